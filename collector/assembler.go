@@ -1,0 +1,331 @@
+package collector
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/lanetrace/lanetrace/spanring"
+)
+
+// assembler puts entries, in any order, into steps. It is used from one
+// goroutine.
+//
+// A step closes when its end has come and as many of its spans have landed or
+// failed as its end says were opened; or when nothing has come of it for the
+// time-out; or when more steps or spans are open than are kept, the one longest
+// untouched first; or when the source ends.
+type assembler struct {
+	engine *Engine
+	o      *ProcessorOptions
+	names  *names
+	lanes  map[uint16]*Name // names of the lane indices, as lanes land
+
+	open map[uint64]*Step
+	// The open steps from the one longest untouched to the one touched last.
+	oldest, newest *Step
+	openSpans      int
+
+	// closed remembers the steps that closed last, at their number modulo its
+	// length, so that what comes late opens no second step of the same number.
+	closed [closedMemory]closedStep
+
+	ready []*Step // closed, not handed over yet
+	free  []*Step
+
+	received int // units of this batch, for the ledger
+	nowNS    int64
+}
+
+const (
+	closedMemory = 4096
+	freeSteps    = 64
+	// keepSpans is the capacity above which a freed step's spans are let go.
+	keepSpans = 1024
+)
+
+type closedStep struct {
+	number      uint64
+	rootCounted bool
+}
+
+func newAssembler(e *Engine, o *ProcessorOptions) *assembler {
+	return &assembler{
+		engine: e, o: o, names: newNames(e.src),
+		lanes: make(map[uint16]*Name), open: make(map[uint64]*Step),
+	}
+}
+
+// add takes one entry.
+func (a *assembler) add(w *spanring.Words) {
+	switch w.Kind() {
+	case spanring.KindLane, spanring.KindKernel, spanring.KindGraph:
+		a.span(w)
+	case spanring.KindStepBegin:
+		a.stepBegin(w)
+	case spanring.KindStepEnd:
+		a.stepEnd(w)
+	case spanring.KindSpanFailed:
+		a.failed(w)
+	case spanring.KindStepAttrs:
+		at, err := w.StepAttrs()
+		if err != nil {
+			a.engine.sum.malformed++
+			return
+		}
+		if st := a.step(at.Step); st != nil {
+			st.Attrs, st.HasAttrs = at, true
+		}
+	default:
+		// Kinds that belong to other readers of the same source, and kinds of a
+		// later release.
+		a.engine.sum.otherEntries++
+	}
+}
+
+func (a *assembler) span(w *spanring.Words) {
+	a.received++
+	sp, err := w.Span()
+	if err != nil || sp.Step == 0 {
+		a.drop(DropMalformed)
+		return
+	}
+	name := a.names.get(sp.Name)
+	if sp.Kind == spanring.KindLane && a.lanes[sp.Lane] != name {
+		a.lanes[sp.Lane] = name
+	}
+	a.engine.sum.span(&sp, name)
+	st := a.step(sp.Step)
+	if st == nil {
+		a.drop(DropLate)
+		return
+	}
+	st.landed++
+	if len(st.Spans) >= a.o.MaxSpansPerStep {
+		st.LeftOut++
+		a.drop(DropStepFull)
+	} else {
+		st.Spans = append(st.Spans, Span{Span: sp, Text: name})
+		a.openSpans++
+	}
+	a.closeIfWhole(st)
+	for a.openSpans > a.o.MaxOpenSpans && a.oldest != nil {
+		a.close(a.oldest, IncompleteEvicted)
+	}
+}
+
+func (a *assembler) failed(w *spanring.Words) {
+	f, err := w.SpanFailed()
+	if err != nil || f.Step == 0 {
+		a.engine.sum.malformed++
+		return
+	}
+	st := a.step(f.Step)
+	if st == nil {
+		a.engine.sum.lateEntries++
+		return
+	}
+	st.FailedCount++
+	if len(st.Failed) < MaxFailedSpans {
+		st.Failed = append(st.Failed, FailedSpan{SpanFailed: f, Text: a.names.get(f.Name)})
+	}
+	a.closeIfWhole(st)
+}
+
+func (a *assembler) stepBegin(w *spanring.Words) {
+	b, err := w.StepBegin()
+	if err != nil {
+		a.received++
+		a.drop(DropMalformed)
+		return
+	}
+	st := a.step(b.Step)
+	if st == nil {
+		a.lateRoot(b.Step, true)
+		return
+	}
+	a.countRoot(st)
+	st.Level = b.Level
+	if !st.HasBegin {
+		st.HasBegin, st.BeginMonoNS, st.Armed = true, b.MonoNS, b.Armed
+	}
+}
+
+func (a *assembler) stepEnd(w *spanring.Words) {
+	e, err := w.StepEnd()
+	if err != nil {
+		a.engine.sum.malformed++
+		return
+	}
+	st := a.step(e.Step)
+	if st == nil {
+		a.lateRoot(e.Step, false)
+		return
+	}
+	a.countRoot(st)
+	if st.HasEnd {
+		a.engine.sum.malformed++ // no step ends twice
+		return
+	}
+	st.HasBegin, st.HasEnd = true, true
+	st.BeginMonoNS, st.EndMonoNS, st.Armed = e.BeginNS, e.MonoNS, e.Armed
+	st.Opened, st.Dropped = e.Opened, e.Dropped
+	a.closeIfWhole(st)
+}
+
+// countRoot counts the step itself among the received once, with its begin or,
+// should that be lost, with its end.
+func (a *assembler) countRoot(st *Step) {
+	if !st.rootCounted {
+		st.rootCounted = true
+		a.received++
+	}
+}
+
+// lateRoot accounts for a begin or end that came after its step closed. Of a step
+// that is no longer remembered only the begin counts.
+func (a *assembler) lateRoot(number uint64, begin bool) {
+	c := &a.closed[number%closedMemory]
+	if c.number == number {
+		if c.rootCounted {
+			a.engine.sum.lateEntries++
+			return
+		}
+		c.rootCounted = true
+	} else if !begin {
+		a.engine.sum.lateEntries++
+		return
+	}
+	a.received++
+	a.drop(DropLate)
+}
+
+// drop accounts for a unit that was just received.
+func (a *assembler) drop(r DropReason) {
+	a.flush()
+	a.engine.ledger.Drop(r, 1)
+}
+
+// flush tells the ledger what was received since the last time.
+func (a *assembler) flush() {
+	if a.received > 0 {
+		a.engine.ledger.Receive(a.received)
+		a.received = 0
+	}
+}
+
+// step is the open step of that number, opened if need be and touched; nil when
+// it has closed before.
+func (a *assembler) step(number uint64) *Step {
+	if st, ok := a.open[number]; ok {
+		st.touchedNS = a.nowNS
+		if a.newest != st {
+			a.unlink(st)
+			a.link(st)
+		}
+		return st
+	}
+	if a.closed[number%closedMemory].number >= number {
+		return nil
+	}
+	for len(a.open) >= a.o.MaxOpenSteps {
+		a.close(a.oldest, IncompleteEvicted)
+	}
+	var st *Step
+	if n := len(a.free); n > 0 {
+		st, a.free = a.free[n-1], a.free[:n-1]
+	} else {
+		st = new(Step)
+	}
+	st.Engine, st.Number, st.touchedNS = a.engine, number, a.nowNS
+	a.open[number] = st
+	a.link(st)
+	return st
+}
+
+func (a *assembler) link(st *Step) {
+	st.older, st.newer = a.newest, nil
+	if a.newest != nil {
+		a.newest.newer = st
+	} else {
+		a.oldest = st
+	}
+	a.newest = st
+}
+
+func (a *assembler) unlink(st *Step) {
+	if st.older != nil {
+		st.older.newer = st.newer
+	} else {
+		a.oldest = st.newer
+	}
+	if st.newer != nil {
+		st.newer.older = st.older
+	} else {
+		a.newest = st.older
+	}
+	st.older, st.newer = nil, nil
+}
+
+func (a *assembler) closeIfWhole(st *Step) {
+	if st.HasEnd && st.landed+st.FailedCount >= int(st.Opened) {
+		a.close(st, Complete)
+	}
+}
+
+// close takes st out of the open steps and makes it ready.
+func (a *assembler) close(st *Step, r IncompleteReason) {
+	delete(a.open, st.Number)
+	a.unlink(st)
+	a.openSpans -= len(st.Spans)
+	a.closed[st.Number%closedMemory] = closedStep{st.Number, st.rootCounted}
+
+	st.Incomplete = r
+	st.ClosedMonoNS = a.nowNS
+	st.WallOffsetNS = a.engine.src.WallOffsetNS()
+	byOrdinal := func(x, y Span) int { return cmp.Compare(x.Ordinal, y.Ordinal) }
+	if !slices.IsSortedFunc(st.Spans, byOrdinal) {
+		slices.SortStableFunc(st.Spans, byOrdinal)
+	}
+	// An ordinal names one span: a second one cannot be.
+	kept := slices.CompactFunc(st.Spans, func(x, y Span) bool { return x.Ordinal == y.Ordinal })
+	for range len(st.Spans) - len(kept) {
+		a.drop(DropMalformed)
+	}
+	st.Spans = kept
+	for i := range st.Spans {
+		sp := &st.Spans[i]
+		switch {
+		case sp.Kind == spanring.KindLane:
+			sp.LaneText = sp.Text
+		case sp.Parent != 0:
+			sp.LaneText = a.lanes[sp.Lane]
+		}
+	}
+	a.ready = append(a.ready, st)
+}
+
+// expire closes the steps of which nothing has come for the time-out.
+func (a *assembler) expire() {
+	limit := a.o.StepTimeout.Nanoseconds()
+	for a.oldest != nil && a.nowNS-a.oldest.touchedNS >= limit {
+		a.close(a.oldest, IncompleteTimeout)
+	}
+}
+
+func (a *assembler) closeAll(r IncompleteReason) {
+	for a.oldest != nil {
+		a.close(a.oldest, r)
+	}
+}
+
+// recycle takes back steps that were handed over.
+func (a *assembler) recycle() {
+	for i, st := range a.ready {
+		if len(a.free) < freeSteps && cap(st.Spans) <= keepSpans {
+			st.reset()
+			a.free = append(a.free, st)
+		}
+		a.ready[i] = nil
+	}
+	a.ready = a.ready[:0]
+}

@@ -1,0 +1,115 @@
+package collector
+
+import (
+	"fmt"
+	"hash/fnv"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/lanetrace/lanetrace/spanring"
+)
+
+// Name is a text of a producer's table, cleaned once where it enters. Names are
+// shared by all spans that carry them and never change.
+type Name struct {
+	ID   spanring.NameID
+	Kind spanring.NameKind
+	// Text is the whole recorded name, valid UTF-8 without control characters.
+	Text string
+	// Label is Text short enough for a metric label: at most MaxLabelBytes, ending
+	// in a hash when it was cut.
+	Label string
+	// GraphID and GraphNodes are of a graph.
+	GraphID    uint64
+	GraphNodes uint32
+}
+
+// String is the name's text; of nil it is "".
+func (n *Name) String() string {
+	if n == nil {
+		return ""
+	}
+	return n.Text
+}
+
+// MaxLabelBytes is where a metric label is cut.
+const MaxLabelBytes = 120
+
+// maxNames bounds the cache of one engine's names. A ring of the default size has
+// room for fewer.
+const maxNames = 65536
+
+// unnamed is what a span is called whose name is not in the table.
+var unnamed = &Name{Text: "unnamed", Label: "unnamed"}
+
+// CleanText makes s fit for every exporter: invalid UTF-8 is replaced by U+FFFD,
+// control characters (line ends among them) by blanks, and the ends are trimmed.
+// It returns s itself when nothing needs changing.
+func CleanText(s string) string {
+	clean := true
+	for _, r := range s {
+		if r == utf8.RuneError || unicode.IsControl(r) || r == '\u2028' || r == '\u2029' {
+			clean = false
+			break
+		}
+	}
+	if clean {
+		return strings.TrimSpace(s)
+	}
+	s = strings.ToValidUTF8(s, "\ufffd")
+	s = strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) || r == '\u2028' || r == '\u2029' {
+			return ' '
+		}
+		return r
+	}, s)
+	return strings.TrimSpace(s)
+}
+
+// CutText shortens s to at most n bytes (n at least 24) on a rune's boundary,
+// ending in "…" and a hash of the whole, so that different texts stay different.
+func CutText(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
+	h := fnv.New32a()
+	h.Write([]byte(s))
+	tail := fmt.Sprintf("…%08x", h.Sum32())
+	i := max(0, n-len(tail))
+	for i > 0 && !utf8.RuneStart(s[i]) {
+		i--
+	}
+	return s[:i] + tail
+}
+
+// names is one engine's cache of cleaned names.
+type names struct {
+	src Source
+	m   map[spanring.NameID]*Name
+}
+
+func newNames(src Source) *names { return &names{src: src, m: make(map[spanring.NameID]*Name)} }
+
+// get looks id up. A text that cannot be had yields unnamed and is asked for
+// again the next time: in a live ring a name always stands before its first use,
+// but the table of a recording may come in parts.
+func (n *names) get(id spanring.NameID) *Name {
+	if nm, ok := n.m[id]; ok {
+		return nm
+	}
+	raw, ok := n.src.Name(id)
+	if !ok {
+		return unnamed
+	}
+	if len(n.m) >= maxNames {
+		clear(n.m)
+	}
+	nm := &Name{ID: id, Kind: raw.Kind, Text: CleanText(raw.Text), GraphID: raw.GraphID, GraphNodes: raw.GraphNodes}
+	if nm.Text == "" {
+		nm.Text = unnamed.Text
+	}
+	nm.Label = CutText(nm.Text, MaxLabelBytes)
+	n.m[id] = nm
+	return nm
+}

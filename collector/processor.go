@@ -1,0 +1,222 @@
+package collector
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/lanetrace/lanetrace/spanring"
+)
+
+// ProcessorOptions say what becomes of a source's steps. The zero value assembles
+// steps and exports none.
+type ProcessorOptions struct {
+	// Label is the engine's name in metrics. Default EngineName of the source.
+	Label string
+	// Selector decides which steps are exported. Default LiveSelector{}.
+	Selector Selector
+	// Exporter takes selected steps. Default none: every step is not selected.
+	Exporter Exporter
+	// Observers see every closed step.
+	Observers []Observer
+	// Taps see every entry.
+	Taps []Tap
+	// Instruments take the engine's metrics. Default none.
+	Instruments *Instruments
+
+	// StepTimeout closes a step, marked incomplete, this long of the source's own
+	// time after something was last received of it. Default 15 s.
+	StepTimeout time.Duration
+	// MaxOpenSteps is how many steps may be open; the oldest is closed, marked
+	// incomplete, when another begins. Default 4,096.
+	MaxOpenSteps int
+	// MaxSpansPerStep is how many landed spans of a step are kept. Default 16,384.
+	MaxSpansPerStep int
+	// MaxOpenSpans bounds the spans of all open steps together: beyond it the
+	// oldest step is closed as with MaxOpenSteps. Default 131,072.
+	MaxOpenSpans int
+
+	// Logger takes what cannot be returned. Default discards.
+	Logger *slog.Logger
+}
+
+func (o ProcessorOptions) withDefaults() ProcessorOptions {
+	if o.Selector == nil {
+		o.Selector = LiveSelector{}
+	}
+	if o.StepTimeout == 0 {
+		o.StepTimeout = 15 * time.Second
+	}
+	if o.MaxOpenSteps == 0 {
+		o.MaxOpenSteps = 4096
+	}
+	if o.MaxSpansPerStep == 0 {
+		o.MaxSpansPerStep = 16384
+	}
+	if o.MaxOpenSpans == 0 {
+		o.MaxOpenSpans = 131072
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	return o
+}
+
+// Processor reads one source: it assembles its entries into steps and hands each,
+// once closed, to the observers and, if selected, to the exporter. Poll, Drain,
+// Run and Finish are called from one goroutine. It starts none.
+type Processor struct {
+	engine *Engine
+	src    Source
+	o      ProcessorOptions
+	asm    *assembler
+	batch  []spanring.Entry
+	ended  bool
+}
+
+// pollBatch is how many entries one Poll reads at most: 16 KiB of them stay in a
+// core's cache.
+const pollBatch = 256
+
+// NewProcessor begins to read src. It fails when src cannot say who it is.
+func NewProcessor(src Source, o ProcessorOptions) (*Processor, error) {
+	info, err := src.Info()
+	if err != nil {
+		return nil, fmt.Errorf("read who produces the spans: %w", err)
+	}
+	o = o.withDefaults()
+	if o.Label == "" {
+		o.Label = EngineName(info)
+	}
+	e := &Engine{label: o.Label, src: src, info: info}
+	p := &Processor{engine: e, src: src, o: o, batch: make([]spanring.Entry, pollBatch)}
+	p.asm = newAssembler(e, &p.o)
+	e.init()
+	o.Instruments.add(e)
+	return p, nil
+}
+
+// Engine is the run that is read.
+func (p *Processor) Engine() *Engine { return p.engine }
+
+// Poll reads what there is now, up to a bounded number of entries, and closes the
+// steps that are ready or whose time-out has passed. n is how many entries were
+// read; 0 and not done mean that nothing is there now. After done, and after an
+// error, every step is closed, the taps have been told, and Poll reads nothing
+// more. It does not block and, in the steady state, does not allocate.
+func (p *Processor) Poll() (n int, done bool, err error) {
+	if p.ended {
+		return 0, true, nil
+	}
+	n, done, err = p.src.Poll(p.batch)
+	if n > 0 {
+		for _, t := range p.o.Taps {
+			t.Entries(p.engine, p.batch[:n])
+		}
+	}
+	p.assemble(p.batch[:n])
+	p.handOver()
+	if err != nil {
+		p.finish(IncompleteEnded, EngineDied)
+		return n, true, fmt.Errorf("read engine %s: %w", p.engine.label, err)
+	}
+	if done {
+		st := EngineDied
+		if p.engine.Info().Clean {
+			st = EngineEnded
+		}
+		p.finish(IncompleteEnded, st)
+	}
+	return n, done, nil
+}
+
+// Drain polls until the source is done, for sources that do not wait.
+func (p *Processor) Drain() error {
+	for {
+		if _, done, err := p.Poll(); done || err != nil {
+			return err
+		}
+	}
+}
+
+// Run polls until the source is done or ctx is, waiting up to idle when there is
+// nothing to read. When ctx ends it finishes what is open and returns nil.
+func (p *Processor) Run(ctx context.Context) error {
+	w := newPacer()
+	defer w.stop()
+	for {
+		n, done, err := p.Poll()
+		if done || err != nil {
+			return err
+		}
+		if err := w.wait(ctx, n, len(p.batch)); err != nil {
+			p.Finish()
+			return nil
+		}
+	}
+}
+
+// Finish closes every open step, marked incomplete, and reads nothing more. It
+// is for a collector that stops while its engine runs on.
+func (p *Processor) Finish() {
+	if !p.ended {
+		p.finish(IncompleteDetach, EngineLive)
+	}
+}
+
+func (p *Processor) finish(r IncompleteReason, st EngineState) {
+	p.ended = true
+	p.engine.sum.mu.Lock()
+	p.asm.closeAll(r)
+	p.engine.sum.mu.Unlock()
+	p.handOver()
+	p.engine.state.Store(uint32(st))
+	for _, t := range p.o.Taps {
+		t.Ended(p.engine)
+	}
+}
+
+// Close finishes, forgets the engine's metrics and closes the source.
+func (p *Processor) Close() error {
+	p.Finish()
+	p.o.Instruments.remove(p.engine)
+	return p.src.Close()
+}
+
+// assemble takes a batch in. The engine's aggregates are locked meanwhile.
+func (p *Processor) assemble(batch []spanring.Entry) {
+	a := p.asm
+	a.nowNS = p.src.NowMonoNS()
+	p.engine.sum.mu.Lock()
+	for i := range batch {
+		a.add(&batch[i].Words)
+	}
+	a.expire()
+	p.engine.sum.mu.Unlock()
+	a.flush()
+}
+
+// handOver gives the closed steps to whom they concern, in the order in which
+// they closed, and reuses them.
+func (p *Processor) handOver() {
+	p.engine.sum.steps(p.asm.ready)
+	for _, s := range p.asm.ready {
+		for _, ob := range p.o.Observers {
+			ob.ObserveStep(s)
+		}
+		units := s.Units()
+		if p.o.Exporter == nil {
+			p.engine.ledger.NotSelect(NotWanted, units)
+			continue
+		}
+		reason, not := p.o.Selector.Select(s)
+		if reason == ExportNone {
+			p.engine.ledger.NotSelect(not, units)
+			continue
+		}
+		p.engine.sum.selected(reason)
+		p.o.Exporter.Export(s, reason)
+	}
+	p.asm.recycle()
+}

@@ -1,0 +1,80 @@
+package collector
+
+import (
+	"sync/atomic"
+	"time"
+
+	"github.com/lanetrace/lanetrace/spanring"
+)
+
+// aliveEvery is how often a ring's lock is asked for: a death is seen well within
+// a second, and asking costs a system call.
+const aliveEvery = 250 * time.Millisecond
+
+// ringSource is a live ring on this host.
+type ringSource struct {
+	*spanring.Reader
+	nextAliveNS int64
+	alive       atomic.Bool
+}
+
+// NewRingSource reads a ring of this host. The source owns r and closes it. A
+// producer that has let go of the ring's lock, or closed the ring, is drained to
+// its last entry and then done.
+func NewRingSource(r *spanring.Reader) Source {
+	s := &ringSource{Reader: r}
+	s.alive.Store(true)
+	return s
+}
+
+// Poll implements Source. The order is: ask whether the producer lives, then
+// read, so that what it wrote last is read before it counts as done.
+func (s *ringSource) Poll(dst []spanring.Entry) (n int, done bool, err error) {
+	now := spanring.MonoNS()
+	if s.alive.Load() && now >= s.nextAliveNS {
+		s.nextAliveNS = now + int64(aliveEvery)
+		alive, err := s.stillAlive()
+		if err != nil {
+			return 0, true, err
+		}
+		if !alive {
+			s.MarkDead()
+			s.alive.Store(false)
+		}
+	}
+	dead := !s.alive.Load()
+	n, err = s.Reader.Poll(dst, now)
+	if err != nil {
+		return n, true, err
+	}
+	return n, dead && n == 0, nil
+}
+
+// stillAlive asks for the lock and for the mark of a clean end, which comes
+// before the lock falls and is all that a ring without a file has.
+func (s *ringSource) stillAlive() (bool, error) {
+	alive, err := s.Reader.Alive()
+	if err != nil || !alive {
+		return false, err
+	}
+	i, err := s.Reader.Info()
+	if err != nil {
+		return false, err
+	}
+	return !i.Clean, nil
+}
+
+// Alive reports whether the producer still holds the ring.
+func (s *ringSource) Alive() (bool, error) {
+	if !s.alive.Load() {
+		return false, nil
+	}
+	return s.stillAlive()
+}
+
+// NowMonoNS is CLOCK_MONOTONIC now.
+func (s *ringSource) NowMonoNS() int64 { return spanring.MonoNS() }
+
+// WallOffsetNS is the offset now: the wall clock may have been set since the ring
+// was made.
+func (s *ringSource) WallOffsetNS() int64 { return time.Now().UnixNano() - spanring.MonoNS() }

@@ -1,0 +1,201 @@
+package collector
+
+import (
+	"slices"
+
+	"github.com/lanetrace/lanetrace/spanring"
+)
+
+// Span is a landed lane, kernel or graph launch of a step. The embedded entry
+// holds its times; Text and LaneText are its names, cleaned.
+type Span struct {
+	spanring.Span
+	// Text is the name of the lane, kernel or graph, valid UTF-8 without control
+	// characters; "" when the producer's table has none.
+	Text *Name
+	// LaneText is the name of the lane that a kernel or graph lies in, as far as
+	// it is known; of a lane it is Text.
+	LaneText *Name
+}
+
+// FailedSpan is a span that had begun in a step and will never land.
+type FailedSpan struct {
+	spanring.SpanFailed
+	Text *Name
+}
+
+// IncompleteReason says why a step was closed before all it opened was accounted
+// for.
+type IncompleteReason uint8
+
+// Why a step is incomplete.
+const (
+	Complete          IncompleteReason = iota // it is not
+	IncompleteTimeout                         // its time-out passed
+	IncompleteEvicted                         // more steps were open than are kept
+	IncompleteEnded                           // the producer ended or died
+	IncompleteDetach                          // the collector stopped
+)
+
+// String is the value of the attribute lanetrace.step.incomplete.
+func (r IncompleteReason) String() string {
+	switch r {
+	case IncompleteTimeout:
+		return "timeout"
+	case IncompleteEvicted:
+		return "evicted"
+	case IncompleteEnded:
+		return "engine_ended"
+	case IncompleteDetach:
+		return "detached"
+	}
+	return ""
+}
+
+// Step is one closed step of one run. A Step that is handed to an [Observer] or
+// [Exporter] is valid during that call only, and must not be changed; Clone keeps
+// it.
+type Step struct {
+	Engine *Engine
+	// Number counts the steps of a run from 1.
+	Number uint64
+
+	// BeginMonoNS and EndMonoNS are the step on the host; HasBegin and HasEnd tell
+	// whether they are known. A known end knows the begin.
+	BeginMonoNS, EndMonoNS int64
+	HasBegin, HasEnd       bool
+
+	Armed bool  // its kernels are timed
+	Level uint8 // the level in force at its begin, if its begin's entry came
+
+	// Attrs are what the engine said of the step, if HasAttrs.
+	Attrs    spanring.StepAttrs
+	HasAttrs bool
+
+	// Spans have landed, in order of Ordinal: a parent comes before its children.
+	Spans []Span
+	// Failed began and will never land. At most MaxFailedSpans are kept;
+	// FailedCount is all of them.
+	Failed      []FailedSpan
+	FailedCount int
+
+	// Opened is how many spans the step's end says were begun with a slot, Dropped
+	// how many found no slot. Both are 0 until the end has come.
+	Opened, Dropped uint32
+	// LeftOut is how many landed spans were beyond the limit of spans a step; they
+	// are dropped in the account.
+	LeftOut int
+
+	// Incomplete is not Complete when the step was closed early.
+	Incomplete IncompleteReason
+
+	// WallOffsetNS was fixed when the step closed; added to a CLOCK_MONOTONIC time
+	// it gives Unix time, in ns.
+	WallOffsetNS int64
+	// ClosedMonoNS is the source's time when the step closed.
+	ClosedMonoNS int64
+
+	landed      int  // span entries, LeftOut among them
+	rootCounted bool // the step itself is among the ledger's received
+	touchedNS   int64
+
+	older, newer *Step // among the open steps
+}
+
+// MaxFailedSpans is how many failed spans a step keeps.
+const MaxFailedSpans = 64
+
+// Bounds is the time that the step's root span covers, CLOCK_MONOTONIC in ns:
+// from the earlier of the host's begin and the first span's start to the later of
+// the host's end and the last span's end. No span is cut to fit.
+func (s *Step) Bounds() (startMonoNS, endMonoNS int64) {
+	set := false
+	add := func(a, b int64) {
+		if !set {
+			startMonoNS, endMonoNS, set = a, b, true
+			return
+		}
+		startMonoNS, endMonoNS = min(startMonoNS, a), max(endMonoNS, b)
+	}
+	if s.HasBegin {
+		add(s.BeginMonoNS, s.BeginMonoNS)
+	}
+	if s.HasEnd {
+		add(s.BeginMonoNS, s.EndMonoNS)
+	}
+	for i := range s.Spans {
+		add(s.Spans[i].StartMonoNS, s.Spans[i].EndMonoNS())
+	}
+	for i := range s.Failed {
+		add(s.Failed[i].EnqueueMonoNS, s.Failed[i].EnqueueMonoNS)
+	}
+	return startMonoNS, endMonoNS
+}
+
+// UnixNS places a CLOCK_MONOTONIC time on the wall clock, both in ns.
+func (s *Step) UnixNS(monoNS int64) int64 { return monoNS + s.WallOffsetNS }
+
+// HostNS is how long the step took on the host in ns, 0 when its end is unknown.
+func (s *Step) HostNS() int64 {
+	if !s.HasEnd {
+		return 0
+	}
+	return s.EndMonoNS - s.BeginMonoNS
+}
+
+// Missing is how many spans the step opened of which neither landing nor failure
+// was seen.
+func (s *Step) Missing() int { return max(0, int(s.Opened)-s.landed-s.FailedCount) }
+
+// Landed is how many of the step's spans have landed, those left out included.
+func (s *Step) Landed() int { return s.landed }
+
+// Units is how many spans of the loss account the step holds: itself, if its own
+// begin or end was received, and the spans kept.
+func (s *Step) Units() int {
+	n := len(s.Spans)
+	if s.rootCounted {
+		n++
+	}
+	return n
+}
+
+// ParentOf is the index in Spans of the lane around span i, or -1 for the step
+// itself, also when the parent was lost.
+func (s *Step) ParentOf(i int) int {
+	p := s.Spans[i].Parent
+	if p == 0 {
+		return -1
+	}
+	j, ok := slices.BinarySearchFunc(s.Spans, p, func(a Span, o uint32) int {
+		if a.Ordinal < o {
+			return -1
+		}
+		if a.Ordinal > o {
+			return 1
+		}
+		return 0
+	})
+	if !ok || j >= i || s.Spans[j].Kind != spanring.KindLane {
+		return -1
+	}
+	return j
+}
+
+// Faulty reports whether something of the step failed, was dropped or is missing.
+func (s *Step) Faulty() bool {
+	return s.Incomplete != Complete || s.FailedCount > 0 || s.Dropped > 0 || s.LeftOut > 0
+}
+
+// Clone copies the step for keeping.
+func (s *Step) Clone() *Step {
+	c := *s
+	c.older, c.newer = nil, nil
+	c.Spans = slices.Clone(s.Spans)
+	c.Failed = slices.Clone(s.Failed)
+	return &c
+}
+
+func (s *Step) reset() {
+	*s = Step{Spans: s.Spans[:0], Failed: s.Failed[:0]}
+}
