@@ -21,10 +21,9 @@ const (
 	DropQueueFull
 	// DropOversize: one step's spans are larger than a request may be.
 	DropOversize
-	// DropRefused: the server refused the request for good.
+	// DropRefused: the server refused the request for good, or the file could not
+	// be written.
 	DropRefused
-	// DropRetries: the server could not be reached for as long as is tried.
-	DropRetries
 	// DropShutdown: not sent before the deadline of the shutdown.
 	DropShutdown
 
@@ -34,7 +33,7 @@ const (
 // NumDropReasons is the number of reasons to drop.
 const NumDropReasons = int(numDropReasons)
 
-var dropText = [NumDropReasons]string{"late", "step_full", "malformed", "queue_full", "oversize", "refused", "retries", "shutdown"}
+var dropText = [NumDropReasons]string{"late", "step_full", "malformed", "queue_full", "oversize", "refused", "shutdown"}
 
 // String is the value of the metric label reason.
 func (r DropReason) String() string {

@@ -10,11 +10,11 @@ import (
 // holds its times; Text and LaneText are its names, cleaned.
 type Span struct {
 	spanring.Span
-	// Text is the name of the lane, kernel or graph, valid UTF-8 without control
-	// characters; "" when the producer's table has none.
+	// Text is the name of the lane, kernel or graph: "unnamed" when the producer's
+	// table has none, never nil.
 	Text *Name
-	// LaneText is the name of the lane that a kernel or graph lies in, as far as
-	// it is known; of a lane it is Text.
+	// LaneText is the name of the lane that a kernel or graph lies in, nil when it
+	// lies in none or the lane's name is not known; of a lane it is Text.
 	LaneText *Name
 }
 

@@ -1,0 +1,13 @@
+package collector
+
+// levelText are the levels as engines spell them.
+var levelText = [...]string{"off", "basic", "lane", "kernel"}
+
+// LevelText is the spelling of a level in a ring's header or a step's begin;
+// "unknown" of a level of a later release.
+func LevelText(level uint8) string {
+	if int(level) < len(levelText) {
+		return levelText[level]
+	}
+	return "unknown"
+}

@@ -1,0 +1,367 @@
+package otlp
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/lanetrace/lanetrace/collector"
+	"github.com/lanetrace/lanetrace/spanring"
+)
+
+// ScopeName is the instrumentation scope of everything that is exported.
+const ScopeName = "github.com/lanetrace/lanetrace"
+
+// Names of the spans that have none of their own.
+const (
+	spanStep = "step"
+	spanHost = "host"
+
+	eventFailed = "lanetrace.span.failed"
+)
+
+// Attributes of spans. Times are whole nanoseconds and say so.
+var (
+	keyStep           = newKey("lanetrace.step.number")
+	keyArmed          = newKey("lanetrace.step.armed")
+	keyReason         = newKey("lanetrace.export.reason")
+	keyLevel          = newKey("lanetrace.level")
+	keyBatch          = newKey("lanetrace.step.batch_size")
+	keyDecodeTokens   = newKey("lanetrace.step.decode_tokens")
+	keyPrefillTokens  = newKey("lanetrace.step.prefill_tokens")
+	keyGraphMode      = newKey("lanetrace.step.graph_mode")
+	keyIncomplete     = newKey("lanetrace.step.incomplete")
+	keySpansLanded    = newKey("lanetrace.step.spans.landed")
+	keySpansFailed    = newKey("lanetrace.step.spans.failed")
+	keySpansDropped   = newKey("lanetrace.step.spans.dropped")
+	keySpansMissing   = newKey("lanetrace.step.spans.missing")
+	keySpansLeftOut   = newKey("lanetrace.step.spans.left_out")
+	keySpanKind       = newKey("lanetrace.span.kind")
+	keyLane           = newKey("lanetrace.lane")
+	keyKernel         = newKey("lanetrace.kernel")
+	keyStream         = newKey("lanetrace.stream")
+	keyContext        = newKey("lanetrace.context")
+	keyGraphID        = newKey("lanetrace.graph.id")
+	keyGraphNodes     = newKey("lanetrace.graph.nodes")
+	keyQueueDelay     = newKey("lanetrace.queue_delay_ns")
+	keyGap            = newKey("lanetrace.gap")
+	keyRaw            = newKey("lanetrace.duration.raw_ns")
+	keyCalibration    = newKey("lanetrace.calibration")
+	keyDurUncertain   = newKey("lanetrace.duration.uncertainty_ns")
+	keyPlaceUncertain = newKey("lanetrace.start.uncertainty_ns")
+	keySharedStart    = newKey("lanetrace.start.shared")
+	keyInGraph        = newKey("lanetrace.in_graph")
+	keyFailReason     = newKey("lanetrace.reason")
+)
+
+// chunk is a part of one step's spans: consecutive ScopeSpans.spans fields.
+type chunk struct {
+	buf   []byte
+	units int // of the loss account
+	spans int // as OTLP counts them
+}
+
+// encoder writes steps of any engine. It keeps nothing between calls but scratch.
+type encoder struct {
+	maxBytes int // of one chunk
+	oversize int // spans left out of the last step because one alone was too large
+	tmp      []byte
+}
+
+// step appends the spans of s to chunks taken from next, each at most maxBytes
+// long, and calls done with each. A span that alone is longer is left out and
+// counted in oversize.
+func (e *encoder) step(s *collector.Step, run spanring.RunID, reason collector.ExportReason, next func() []byte, done func(chunk)) {
+	e.oversize = 0
+	trace := collector.StepTraceID(run, s.Number)
+	c := chunk{buf: next()}
+	add := func(units int, start int) {
+		n := len(c.buf) - start
+		switch {
+		case n > e.maxBytes:
+			c.buf = c.buf[:start]
+			e.oversize += units
+			return
+		case len(c.buf) > e.maxBytes:
+			e.tmp = append(e.tmp[:0], c.buf[start:]...)
+			c.buf = c.buf[:start]
+			done(c)
+			c = chunk{buf: append(next(), e.tmp...)}
+		}
+		c.units += units
+		c.spans++
+	}
+
+	rootUnits := s.Units() - len(s.Spans)
+	start := len(c.buf)
+	c.buf = appendRoot(c.buf, s, trace, reason)
+	add(rootUnits, start)
+	if s.HasEnd {
+		start = len(c.buf)
+		c.buf = appendHost(c.buf, s, trace)
+		add(0, start)
+	}
+	for i := range s.Spans {
+		start = len(c.buf)
+		c.buf = appendSpan(c.buf, s, i, trace)
+		add(1, start)
+	}
+	done(c)
+}
+
+// appendHead begins a span message up to its end time.
+func appendHead(b []byte, trace collector.TraceID, id collector.SpanID, parent *collector.SpanID, name string, startNS, endNS int64) ([]byte, int) {
+	b, at := openMessage(b, tagSSSpans)
+	b = append(b, tagSpanTraceID, byte(len(trace)))
+	b = append(b, trace[:]...)
+	b = append(b, tagSpanID, byte(len(id)))
+	b = append(b, id[:]...)
+	if parent != nil {
+		b = append(b, tagSpanParent, byte(len(parent)))
+		b = append(b, parent[:]...)
+	}
+	b = appendString(b, tagSpanName, name)
+	b = append(b, tagSpanKind, spanKindInternal)
+	b = appendFixed64(b, tagSpanStart, uint64(startNS))
+	b = appendFixed64(b, tagSpanEnd, uint64(endNS))
+	return b, at
+}
+
+// appendTail ends a span message.
+func appendTail(b []byte, at int) []byte {
+	b = append(b, byte(tagSpanFlags&0x7f|0x80), byte(tagSpanFlags>>7))
+	b = binary.LittleEndian.AppendUint32(b, spanFlags)
+	return closeMessage(b, at)
+}
+
+func appendRoot(b []byte, s *collector.Step, trace collector.TraceID, reason collector.ExportReason) []byte {
+	startNS, endNS := s.Bounds()
+	b, at := appendHead(b, trace, trace.RootID(), nil, spanStep, s.UnixNS(startNS), s.UnixNS(endNS))
+	b = keyStep.appendInt(b, tagSpanAttribute, int64(s.Number))
+	b = keyArmed.appendBool(b, tagSpanAttribute, s.Armed)
+	b = keyReason.appendString(b, tagSpanAttribute, reason.String())
+	b = keySpansLanded.appendInt(b, tagSpanAttribute, int64(s.Landed()))
+	if s.Level != 0 {
+		b = keyLevel.appendString(b, tagSpanAttribute, collector.LevelText(s.Level))
+	}
+	if s.HasAttrs {
+		b = keyBatch.appendInt(b, tagSpanAttribute, int64(s.Attrs.BatchSize))
+		b = keyDecodeTokens.appendInt(b, tagSpanAttribute, int64(s.Attrs.DecodeTokens))
+		b = keyPrefillTokens.appendInt(b, tagSpanAttribute, int64(s.Attrs.PrefillTokens))
+		b = keyGraphMode.appendString(b, tagSpanAttribute, s.Attrs.GraphMode.String())
+	}
+	if s.Incomplete != collector.Complete {
+		b = keyIncomplete.appendString(b, tagSpanAttribute, s.Incomplete.String())
+	}
+	for _, c := range [...]struct {
+		k key
+		n int
+	}{
+		{keySpansFailed, s.FailedCount},
+		{keySpansDropped, int(s.Dropped)},
+		{keySpansMissing, s.Missing()},
+		{keySpansLeftOut, s.LeftOut},
+	} {
+		if c.n > 0 {
+			b = c.k.appendInt(b, tagSpanAttribute, int64(c.n))
+		}
+	}
+	for i := range s.Failed {
+		b = appendFailed(b, s, &s.Failed[i])
+	}
+	if n := s.FailedCount - len(s.Failed); n > 0 {
+		b = appendUint(b, tagSpanDropEvents, uint64(n))
+	}
+	if s.Faulty() {
+		var in int
+		b, in = openMessage(b, tagSpanStatus)
+		b = appendString(b, tagStatusMessage, faults(s))
+		b = append(b, tagStatusCode, statusError)
+		b = closeMessage(b, in)
+	}
+	return appendTail(b, at)
+}
+
+// faults says in words what is wrong with a step.
+func faults(s *collector.Step) string {
+	var b []byte
+	add := func(format string, args ...any) {
+		if len(b) > 0 {
+			b = append(b, ", "...)
+		}
+		b = fmt.Appendf(b, format, args...)
+	}
+	if s.Incomplete != collector.Complete {
+		add("closed early (%s)", s.Incomplete)
+	}
+	if s.FailedCount > 0 {
+		add("%d spans failed", s.FailedCount)
+		if len(s.Failed) > 0 {
+			b = fmt.Appendf(b, " (%s)", s.Failed[0].Reason)
+		}
+	}
+	if s.Dropped > 0 {
+		add("%d spans found no event pair", s.Dropped)
+	}
+	if n := s.Missing(); n > 0 {
+		add("%d spans missing", n)
+	}
+	if s.LeftOut > 0 {
+		add("%d spans left out", s.LeftOut)
+	}
+	return string(b)
+}
+
+func appendFailed(b []byte, s *collector.Step, f *collector.FailedSpan) []byte {
+	b, at := openMessage(b, tagSpanEvent)
+	b = appendFixed64(b, tagEventTime, uint64(s.UnixNS(f.EnqueueMonoNS)))
+	b = appendString(b, tagEventName, eventFailed)
+	b = keySpanKind.appendString(b, tagEventAttribute, f.SpanKind.String())
+	k := keyKernel
+	if f.SpanKind == spanring.KindLane {
+		k = keyLane
+	}
+	b = k.appendString(b, tagEventAttribute, f.Text.String())
+	b = keyFailReason.appendString(b, tagEventAttribute, f.Reason.String())
+	b = keyStream.appendInt(b, tagEventAttribute, int64(f.Stream))
+	return closeMessage(b, at)
+}
+
+func appendHost(b []byte, s *collector.Step, trace collector.TraceID) []byte {
+	root := trace.RootID()
+	b, at := appendHead(b, trace, trace.HostID(), &root, spanHost, s.UnixNS(s.BeginMonoNS), s.UnixNS(s.EndMonoNS))
+	b = keySpanKind.appendString(b, tagSpanAttribute, spanHost)
+	return appendTail(b, at)
+}
+
+func appendSpan(b []byte, s *collector.Step, i int, trace collector.TraceID) []byte {
+	sp := &s.Spans[i]
+	parent := trace.RootID()
+	if j := s.ParentOf(i); j >= 0 {
+		parent = trace.SpanID(s.Spans[j].Ordinal)
+	}
+	startNS := s.UnixNS(sp.StartMonoNS)
+	b, at := appendHead(b, trace, trace.SpanID(sp.Ordinal), &parent, sp.Text.String(), startNS, startNS+int64(sp.DurationNS()))
+	b = keySpanKind.appendString(b, tagSpanAttribute, sp.Kind.String())
+	if sp.LaneText != nil {
+		b = keyLane.appendString(b, tagSpanAttribute, sp.LaneText.Text)
+	}
+	switch sp.Kind {
+	case spanring.KindKernel:
+		b = keyKernel.appendString(b, tagSpanAttribute, sp.Text.String())
+	case spanring.KindGraph:
+		b = keyGraphID.appendInt(b, tagSpanAttribute, int64(sp.Text.GraphID))
+		b = keyGraphNodes.appendInt(b, tagSpanAttribute, int64(sp.Text.GraphNodes))
+	}
+	b = keyStream.appendInt(b, tagSpanAttribute, int64(sp.Stream))
+	if sp.Context != 0 {
+		b = keyContext.appendInt(b, tagSpanAttribute, int64(sp.Context))
+	}
+	b = keyQueueDelay.appendInt(b, tagSpanAttribute, sp.LeadNS)
+	if sp.Kind != spanring.KindLane {
+		b = keyGap.appendString(b, tagSpanAttribute, sp.Gap.String())
+		b = keyRaw.appendInt(b, tagSpanAttribute, int64(sp.RawNS))
+		b = keyCalibration.appendString(b, tagSpanAttribute, sp.Calibration.String())
+	}
+	b = keyDurUncertain.appendInt(b, tagSpanAttribute, int64(sp.DurationUncertaintyNS))
+	b = keyPlaceUncertain.appendInt(b, tagSpanAttribute, int64(sp.PlaceUncertaintyNS))
+	if sp.SharedStart {
+		b = keySharedStart.appendBool(b, tagSpanAttribute, true)
+	}
+	if sp.InGraph {
+		b = keyInGraph.appendBool(b, tagSpanAttribute, true)
+	}
+	return appendTail(b, at)
+}
+
+// Attributes of resources.
+var (
+	keyService    = newKey("service.name")
+	keyInstance   = newKey("service.instance.id")
+	keyHost       = newKey("host.name")
+	keyPID        = newKey("process.pid")
+	keyExecutable = newKey("process.executable.name")
+	keyHWID       = newKey("hw.id")
+	keyHWName     = newKey("hw.name")
+	keyHWType     = newKey("hw.type")
+	keyEngine     = newKey("lanetrace.engine")
+	keyProducer   = newKey("lanetrace.producer")
+	keyRankData   = newKey("lanetrace.rank.data")
+	keyRankTensor = newKey("lanetrace.rank.tensor")
+	keyRankPipe   = newKey("lanetrace.rank.pipeline")
+	keyRankExpert = newKey("lanetrace.rank.expert")
+)
+
+// appendResource writes the ResourceSpans.resource field of an engine.
+func appendResource(b []byte, label, host string, i *spanring.Info) []byte {
+	b, at := openMessage(b, tagRSResource)
+	text := func(k key, v string) {
+		if v = collector.CleanText(v); v != "" {
+			b = k.appendString(b, tagResourceAttribute, v)
+		}
+	}
+	service := i.Service
+	if service == "" {
+		service = i.Executable
+	}
+	if service == "" {
+		service = "unknown_service"
+	}
+	text(keyService, service)
+	text(keyInstance, i.RunID.String())
+	text(keyHost, host)
+	if i.PID != 0 {
+		b = keyPID.appendInt(b, tagResourceAttribute, int64(i.PID))
+	}
+	text(keyExecutable, i.Executable)
+	if i.GPUUUID != "" {
+		text(keyHWID, i.GPUUUID)
+		text(keyHWType, "gpu")
+		text(keyHWName, i.GPUName)
+	}
+	text(keyEngine, label)
+	text(keyProducer, i.Producer)
+	for _, r := range [...]struct {
+		k key
+		n int32
+	}{{keyRankData, i.Rank.Data}, {keyRankTensor, i.Rank.Tensor}, {keyRankPipe, i.Rank.Pipeline}, {keyRankExpert, i.Rank.Expert}} {
+		if r.n >= 0 {
+			b = r.k.appendInt(b, tagResourceAttribute, int64(r.n))
+		}
+	}
+	return closeMessage(b, at)
+}
+
+// appendScope writes the ScopeSpans.scope field.
+func appendScope(b []byte, version string) []byte {
+	b, at := openMessage(b, tagSSScope)
+	b = appendString(b, tagScopeName, ScopeName)
+	if version != "" {
+		b = appendString(b, tagScopeVersion, version)
+	}
+	return closeMessage(b, at)
+}
+
+// resourceSpansSize is how long a ResourceSpans message is whose chunks together
+// have n bytes.
+func resourceSpansSize(resource, scope, n int) int {
+	ss := scope + n
+	return resource + 1 + protowire.SizeVarint(uint64(ss)) + ss
+}
+
+// appendResourceSpans writes the fields of a ResourceSpans message.
+func appendResourceSpans(b, resource, scope []byte, chunks ...[]byte) []byte {
+	n := len(scope)
+	for _, c := range chunks {
+		n += len(c)
+	}
+	b = append(b, resource...)
+	b = append(b, tagRSScopeSpans)
+	b = protowire.AppendVarint(b, uint64(n))
+	b = append(b, scope...)
+	for _, c := range chunks {
+		b = append(b, c...)
+	}
+	return b
+}

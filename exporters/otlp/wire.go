@@ -1,0 +1,132 @@
+package otlp
+
+import (
+	"encoding/binary"
+
+	"google.golang.org/protobuf/encoding/protowire"
+)
+
+// Field numbers of opentelemetry.proto.trace.v1, .common.v1 and .resource.v1, as
+// tags ready to write (number and wire type).
+const (
+	tagTracesResourceSpans = 1<<3 | 2
+
+	tagRSResource   = 1<<3 | 2
+	tagRSScopeSpans = 2<<3 | 2
+
+	tagSSScope = 1<<3 | 2
+	tagSSSpans = 2<<3 | 2
+
+	tagSpanTraceID    = 1<<3 | 2
+	tagSpanID         = 2<<3 | 2
+	tagSpanParent     = 4<<3 | 2
+	tagSpanName       = 5<<3 | 2
+	tagSpanKind       = 6<<3 | 0
+	tagSpanStart      = 7<<3 | 1
+	tagSpanEnd        = 8<<3 | 1
+	tagSpanAttribute  = 9<<3 | 2
+	tagSpanEvent      = 11<<3 | 2
+	tagSpanDropEvents = 12<<3 | 0
+	tagSpanStatus     = 15<<3 | 2
+	tagSpanFlags      = 16<<3 | 5 // two bytes
+
+	tagEventTime      = 1<<3 | 1
+	tagEventName      = 2<<3 | 2
+	tagEventAttribute = 3<<3 | 2
+
+	tagStatusMessage = 2<<3 | 2
+	tagStatusCode    = 3<<3 | 0
+
+	tagKVKey     = 1<<3 | 2
+	tagKVValue   = 2<<3 | 2
+	tagAnyString = 1<<3 | 2
+	tagAnyBool   = 2<<3 | 0
+	tagAnyInt    = 3<<3 | 0
+
+	tagResourceAttribute = 1<<3 | 2
+	tagScopeName         = 1<<3 | 2
+	tagScopeVersion      = 2<<3 | 2
+)
+
+const (
+	spanKindInternal = 1
+	statusError      = 2
+	// spanFlags: sampled, and the parent is known and not remote.
+	spanFlags = 0x101
+)
+
+func appendString(b []byte, tag byte, s string) []byte {
+	b = append(b, tag)
+	b = protowire.AppendVarint(b, uint64(len(s)))
+	return append(b, s...)
+}
+
+func appendFixed64(b []byte, tag byte, v uint64) []byte {
+	return binary.LittleEndian.AppendUint64(append(b, tag), v)
+}
+
+func appendUint(b []byte, tag byte, v uint64) []byte {
+	return protowire.AppendVarint(append(b, tag), v)
+}
+
+// openMessage writes the tag of an embedded message and keeps one byte for its
+// length; the result is passed to closeMessage.
+func openMessage(b []byte, tag byte) ([]byte, int) {
+	b = append(b, tag, 0)
+	return b, len(b)
+}
+
+// closeMessage writes the length of the message whose first byte is at start,
+// moving it when the length takes more than the byte that was kept.
+func closeMessage(b []byte, start int) []byte {
+	n := len(b) - start
+	if n < 0x80 {
+		b[start-1] = byte(n)
+		return b
+	}
+	var l [binary.MaxVarintLen64]byte
+	k := binary.PutUvarint(l[:], uint64(n))
+	b = append(b, l[:k-1]...) // room; the content is overwritten by the move
+	copy(b[start+k-1:], b[start:start+n])
+	copy(b[start-1:], l[:k])
+	return b
+}
+
+// key is an attribute's name as a KeyValue's first field, ready to write.
+type key string
+
+func newKey(name string) key {
+	return key(appendString(nil, tagKVKey, name))
+}
+
+func (k key) appendString(b []byte, tag byte, v string) []byte {
+	anyLen := 1 + protowire.SizeVarint(uint64(len(v))) + len(v)
+	b = append(b, tag)
+	b = protowire.AppendVarint(b, uint64(len(k)+1+protowire.SizeVarint(uint64(anyLen))+anyLen))
+	b = append(b, k...)
+	b = append(b, tagKVValue)
+	b = protowire.AppendVarint(b, uint64(anyLen))
+	b = append(b, tagAnyString)
+	b = protowire.AppendVarint(b, uint64(len(v)))
+	return append(b, v...)
+}
+
+func (k key) appendInt(b []byte, tag byte, v int64) []byte {
+	anyLen := 1 + protowire.SizeVarint(uint64(v))
+	b = append(b, tag)
+	b = protowire.AppendVarint(b, uint64(len(k)+2+anyLen))
+	b = append(b, k...)
+	b = append(b, tagKVValue, byte(anyLen), tagAnyInt)
+	return protowire.AppendVarint(b, uint64(v))
+}
+
+func (k key) appendBool(b []byte, tag byte, v bool) []byte {
+	b = append(b, tag)
+	b = protowire.AppendVarint(b, uint64(len(k)+4))
+	b = append(b, k...)
+	var one byte
+	if v {
+		one = 1
+	}
+	return append(b, tagKVValue, 2, tagAnyBool, one)
+}
