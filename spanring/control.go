@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 )
@@ -28,7 +29,10 @@ type Control struct {
 // ErrNoControl is returned by ReadControl when there is no control file.
 var ErrNoControl = errors.New("no control file")
 
-// ReadControl reads the control file of the ring at ringPath.
+// ReadControl reads the control file of the ring at ringPath. It returns
+// ErrNoControl when there is none, and an error for a link, for what is no regular
+// file, is over 4 KiB, or is not the JSON of a Control; fields that it does not
+// know are ignored. Whether a level exists is not its to say.
 func ReadControl(ringPath string) (Control, error) {
 	var c Control
 	fd, err := unix.Open(ringPath+ControlSuffix, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
@@ -39,6 +43,13 @@ func ReadControl(ringPath string) (Control, error) {
 		return c, fmt.Errorf("open control file %s%s: %w", ringPath, ControlSuffix, err)
 	}
 	defer unix.Close(fd)
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return c, fmt.Errorf("stat control file %s%s: %w", ringPath, ControlSuffix, err)
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFREG {
+		return c, fmt.Errorf("control file %s%s: not a regular file", ringPath, ControlSuffix)
+	}
 	b := make([]byte, maxControlBytes+1)
 	n, err := unix.Pread(fd, b, 0)
 	if err != nil {
@@ -47,19 +58,34 @@ func ReadControl(ringPath string) (Control, error) {
 	if n > maxControlBytes {
 		return c, fmt.Errorf("control file %s%s: over %d bytes", ringPath, ControlSuffix, maxControlBytes)
 	}
-	if err := json.Unmarshal(b[:n], &c); err != nil {
+	c, err = parseControl(b[:n])
+	if err != nil {
 		return Control{}, fmt.Errorf("control file %s%s: %w", ringPath, ControlSuffix, err)
 	}
 	return c, nil
 }
 
-// WriteControl replaces the control file of the ring at ringPath. Who may is
-// decided by the directory's permissions. In a group directory the file can be
-// read by the group.
+func parseControl(b []byte) (c Control, err error) {
+	err = json.Unmarshal(b, &c)
+	return c, err
+}
+
+// WriteControl replaces the control file of the ring at ringPath, which must
+// exist. Who may is decided by the directory's permissions. In a group directory
+// the file can be read by the group; one that root writes belongs to the ring's
+// owner, so that the engine can read it.
 func WriteControl(ringPath string, c Control) (err error) {
+	ring, err := os.Lstat(ringPath)
+	if err != nil {
+		return fmt.Errorf("write control file for %s: %w", ringPath, bare(err))
+	}
 	b, err := json.Marshal(c)
 	if err != nil {
 		return fmt.Errorf("encode control request: %w", err)
+	}
+	b = append(b, '\n')
+	if len(b) > maxControlBytes {
+		return fmt.Errorf("write control file for %s: %d bytes, at most %d are read", ringPath, len(b), maxControlBytes)
 	}
 	dir, base := filepath.Split(ringPath + ControlSuffix)
 	f, err := os.CreateTemp(dir, "."+base+".*.tmp")
@@ -72,11 +98,15 @@ func WriteControl(ringPath string, c Control) (err error) {
 		}
 	}()
 	mode := fs.FileMode(0o600)
-	if st, serr := os.Stat(ringPath); serr == nil && st.Mode()&0o040 != 0 {
+	if ring.Mode()&0o040 != 0 {
 		mode = 0o640
 	}
-	_, werr := f.Write(append(b, '\n'))
-	if err := errors.Join(werr, f.Chmod(mode), f.Close()); err != nil {
+	_, werr := f.Write(b)
+	var oerr error
+	if st, ok := ring.Sys().(*syscall.Stat_t); ok && os.Geteuid() == 0 {
+		oerr = f.Chown(int(st.Uid), int(st.Gid))
+	}
+	if err := errors.Join(werr, oerr, f.Chmod(mode), f.Close()); err != nil {
 		return fmt.Errorf("write control file for %s: %w", ringPath, bare(err))
 	}
 	if err := os.Rename(f.Name(), ringPath+ControlSuffix); err != nil {

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -42,14 +43,17 @@ type Dir struct {
 }
 
 // DefaultDir is the directory named by LANETRACE_DIR, else
-// /dev/shm/lanetrace-UID; LANETRACE_GROUP (a name's number) makes it group mode.
-// made is false when the directory was named and so is not ours to create.
+// /dev/shm/lanetrace-UID; LANETRACE_GROUP, a group's number, makes it group mode.
+// named is true for LANETRACE_DIR: that directory is its operator's to create.
 func DefaultDir(getenv func(string) string) (d Dir, named bool, err error) {
 	d = Dir{Path: getenv("LANETRACE_DIR"), Group: -1}
 	if g := getenv("LANETRACE_GROUP"); g != "" {
-		if d.Group, err = strconv.Atoi(g); err != nil || d.Group < 0 {
-			return d, false, fmt.Errorf("LANETRACE_GROUP=%q: want a group's number", g)
+		// The last number, all ones, means "no group" to chown.
+		n, err := strconv.ParseUint(g, 10, 32)
+		if err != nil || n >= 1<<32-1 {
+			return d, d.Path != "", fmt.Errorf("LANETRACE_GROUP=%q: want a group's number", g)
 		}
+		d.Group = int(n)
 	}
 	if d.Path != "" {
 		return d, true, nil
@@ -72,49 +76,91 @@ func (d Dir) fileMode() os.FileMode {
 	return 0o600
 }
 
-// Make creates the directory if it is missing and then checks it.
+// Make creates the directory if it is missing (not those above it) and then
+// checks it. Several processes may do so at once: it appears with its final mode.
 func (d Dir) Make() error {
-	err := os.Mkdir(d.Path, 0o700)
-	if err != nil && !errors.Is(err, fs.ErrExist) {
-		return fmt.Errorf("make ring directory %s: %w", d.Path, bare(err))
+	_, err := os.Lstat(d.clean())
+	if d.Path == "" || err == nil || !errors.Is(err, fs.ErrNotExist) {
+		return d.Check()
 	}
-	if err == nil {
-		if d.Group >= 0 {
-			if err := os.Chown(d.Path, -1, d.Group); err != nil {
-				return fmt.Errorf("give ring directory %s to group %d: %w", d.Path, d.Group, bare(err))
-			}
-		}
-		if err := os.Chmod(d.Path, d.dirMode()); err != nil {
-			return fmt.Errorf("set mode of ring directory %s: %w", d.Path, bare(err))
-		}
+	if err := d.create(); err != nil {
+		return err
 	}
 	return d.Check()
 }
 
-// Check refuses a directory in which somebody else could plant or swap files: it
-// must be a directory and no link, belong to this user (in group mode also to
-// root), and be open to nobody else (in group mode: not to others).
-func (d Dir) Check() error {
-	var st unix.Stat_t
-	if err := unix.Lstat(d.Path, &st); err != nil {
-		if errors.Is(err, unix.ENOENT) {
-			return fmt.Errorf("%w: %s: create it or set LANETRACE_DIR", ErrDirMissing, d.Path)
+func (d Dir) create() error {
+	path := d.clean()
+	tmp, err := os.MkdirTemp(filepath.Dir(path), "."+filepath.Base(path)+".*.tmp")
+	if err != nil {
+		return fmt.Errorf("make ring directory %s: %w", path, bare(err))
+	}
+	defer os.Remove(tmp) // fails once it is renamed
+	if d.Group >= 0 {
+		if err := os.Chown(tmp, -1, d.Group); err != nil {
+			return fmt.Errorf("give ring directory %s to group %d: %w", path, d.Group, bare(err))
 		}
-		return fmt.Errorf("ring directory %s: %w", d.Path, err)
+	}
+	if err := os.Chmod(tmp, d.dirMode()); err != nil {
+		return fmt.Errorf("set mode of ring directory %s: %w", path, bare(err))
+	}
+	err = unix.Renameat2(unix.AT_FDCWD, tmp, unix.AT_FDCWD, path, unix.RENAME_NOREPLACE)
+	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOSYS) {
+		// A file system that cannot refuse to replace. What could be replaced is an
+		// empty directory, by another one.
+		err = unix.Rename(tmp, path)
+	}
+	if err != nil && !errors.Is(err, unix.EEXIST) && !errors.Is(err, unix.ENOTEMPTY) {
+		return fmt.Errorf("make ring directory %s: %w", path, err)
+	}
+	return nil
+}
+
+// clean is the path without a trailing slash, behind which lstat would follow a
+// symbolic link.
+func (d Dir) clean() string { return filepath.Clean(d.Path) }
+
+// stat looks at the directory itself, whose path must not be a symbolic link.
+// what says how to come by one that is missing.
+func (d Dir) stat(what string) (st unix.Stat_t, err error) {
+	if d.Path == "" {
+		return st, fmt.Errorf("%w: no path: %s", ErrDirMissing, what)
+	}
+	if err := unix.Lstat(d.clean(), &st); err != nil {
+		if errors.Is(err, unix.ENOENT) {
+			return st, fmt.Errorf("%w: %s: %s", ErrDirMissing, d.Path, what)
+		}
+		return st, fmt.Errorf("ring directory %s: %w", d.Path, err)
+	}
+	switch st.Mode & unix.S_IFMT {
+	case unix.S_IFDIR:
+		return st, nil
+	case unix.S_IFLNK:
+		return st, fmt.Errorf("%w: %s is a symbolic link: name the directory itself", ErrDirInsecure, d.Path)
+	}
+	return st, fmt.Errorf("%w: %s is not a directory", ErrDirInsecure, d.Path)
+}
+
+// Check refuses a directory in which somebody else could plant or swap files, or
+// which readers could not use: it must be a directory and no link, belong to this
+// user (in group mode also to root), and be open to nobody else (in group mode:
+// to that group, which files made there inherit).
+func (d Dir) Check() error {
+	st, err := d.stat("create it or set LANETRACE_DIR")
+	if err != nil {
+		return err
 	}
 	uid := uint32(os.Getuid())
-	perm := st.Mode & 0o777
+	perm := st.Mode & 0o7777
 	switch {
-	case st.Mode&unix.S_IFMT == unix.S_IFLNK:
-		return fmt.Errorf("%w: %s is a symbolic link", ErrDirInsecure, d.Path)
-	case st.Mode&unix.S_IFMT != unix.S_IFDIR:
-		return fmt.Errorf("%w: %s is not a directory", ErrDirInsecure, d.Path)
 	case st.Uid != uid && (d.Group < 0 || st.Uid != 0):
 		return fmt.Errorf("%w: %s belongs to user %d, not to user %d: set LANETRACE_DIR to a directory of your own", ErrDirInsecure, d.Path, st.Uid, uid)
 	case d.Group < 0 && perm&0o077 != 0:
 		return fmt.Errorf("%w: %s has mode %#o, want 0700: chmod 700 it, or set LANETRACE_GROUP to share it", ErrDirInsecure, d.Path, perm)
-	case d.Group >= 0 && perm&0o007 != 0:
-		return fmt.Errorf("%w: %s has mode %#o, want 02770: chmod o-rwx it", ErrDirInsecure, d.Path, perm)
+	case d.Group >= 0 && st.Gid != uint32(d.Group):
+		return fmt.Errorf("%w: %s belongs to group %d, not to group %d: chgrp it, or set LANETRACE_GROUP", ErrDirInsecure, d.Path, st.Gid, d.Group)
+	case d.Group >= 0 && perm&0o2077 != 0o2070:
+		return fmt.Errorf("%w: %s has mode %#o, want 02770: chmod 2770 it", ErrDirInsecure, d.Path, perm)
 	}
 	return nil
 }
@@ -122,19 +168,11 @@ func (d Dir) Check() error {
 // CheckReadable refuses a directory for a reader: missing, a link, no directory,
 // or open to writing by others. Its owner may be somebody else, as in group mode.
 func (d Dir) CheckReadable() error {
-	var st unix.Stat_t
-	if err := unix.Lstat(d.Path, &st); err != nil {
-		if errors.Is(err, unix.ENOENT) {
-			return fmt.Errorf("%w: %s: start an engine, create it, or set --dir", ErrDirMissing, d.Path)
-		}
-		return fmt.Errorf("ring directory %s: %w", d.Path, err)
+	st, err := d.stat("start an engine, create it, or set --dir")
+	if err != nil {
+		return err
 	}
-	switch {
-	case st.Mode&unix.S_IFMT == unix.S_IFLNK:
-		return fmt.Errorf("%w: %s is a symbolic link", ErrDirInsecure, d.Path)
-	case st.Mode&unix.S_IFMT != unix.S_IFDIR:
-		return fmt.Errorf("%w: %s is not a directory", ErrDirInsecure, d.Path)
-	case st.Mode&0o002 != 0:
+	if st.Mode&0o002 != 0 {
 		return fmt.Errorf("%w: %s can be written by everybody: chmod o-w it", ErrDirInsecure, d.Path)
 	}
 	uid := uint32(os.Getuid())
@@ -147,7 +185,9 @@ func (d Dir) CheckReadable() error {
 	return nil
 }
 
-// List returns the paths of the ring files, oldest first.
+// List returns the paths of the ring files, oldest first by the time of their
+// last change. What is no regular file, or whose name begins with a dot, is left
+// out; whether a file is a ring, Open says.
 func (d Dir) List() ([]string, error) {
 	ents, err := os.ReadDir(d.Path)
 	if err != nil {
@@ -181,8 +221,17 @@ func (d Dir) List() ([]string, error) {
 	return paths, nil
 }
 
+// ringName is what Create calls a ring. Only files of that name, and those that
+// come with them, are ever removed: a directory may hold other people's.
+var ringName = regexp.MustCompile(`^[0-9a-f]{32}\` + Suffix + `$`)
+
+// leftover is the name of a temporary of Create or WriteControl, or of a control
+// file.
+var leftover = regexp.MustCompile(`^\.[0-9a-f]{32}\` + Suffix + `(\.control\.[0-9]+)?\.tmp$|^([0-9a-f]{32}\` + Suffix + `)\.control$`)
+
 // removeDead removes dead rings beyond the newest keep, their control files, and
-// leftover temporaries. It works on a best effort: what cannot be removed stays.
+// what creations and requests that failed half-way left behind. It works on a
+// best effort: what cannot be removed stays.
 func (d Dir) removeDead(keep int) {
 	paths, err := d.List()
 	if err != nil {
@@ -190,6 +239,9 @@ func (d Dir) removeDead(keep int) {
 	}
 	var dead []string
 	for _, p := range paths {
+		if !ringName.MatchString(filepath.Base(p)) {
+			continue
+		}
 		if alive, err := fileLocked(p); err == nil && !alive {
 			dead = append(dead, p)
 		}
@@ -204,12 +256,18 @@ func (d Dir) removeDead(keep int) {
 		return
 	}
 	for _, e := range ents {
-		if !strings.HasPrefix(e.Name(), ".") || !strings.HasSuffix(e.Name(), Suffix+".tmp") {
+		m := leftover.FindStringSubmatch(e.Name())
+		if m == nil || !e.Type().IsRegular() {
 			continue
 		}
 		fi, err := e.Info()
 		if err != nil || time.Since(fi.ModTime()) < staleTemporary {
 			continue
+		}
+		if ring := m[2]; ring != "" {
+			if _, err := os.Lstat(filepath.Join(d.Path, ring)); !errors.Is(err, fs.ErrNotExist) {
+				continue
+			}
 		}
 		p := filepath.Join(d.Path, e.Name())
 		if alive, err := fileLocked(p); err == nil && !alive {

@@ -58,7 +58,8 @@ type Entry struct {
 }
 
 // Words is the payload of an entry. The first word holds kind, flags, reason,
-// context, lane and stream in every kind.
+// context, lane and stream in every kind. Decoders refuse kinds, enumerations,
+// indexes and times that cannot be, and ignore bits that no field uses.
 type Words [7]uint64
 
 // Kind is the entry's kind, which may be one that this package does not know.
@@ -148,7 +149,8 @@ type Span struct {
 	// uncertainty it can be negative.
 	LeadNS int64
 	// PlaceUncertaintyNS and DurationUncertaintyNS are half-widths in ns, stored
-	// with 11 significant bits and rounded up.
+	// with 11 significant bits and rounded up, so at most 0.1 % too wide. What is
+	// wider than 2,047<<31 ns (73 minutes) is stored as that.
 	PlaceUncertaintyNS    uint64
 	DurationUncertaintyNS uint64
 }
@@ -169,6 +171,7 @@ const (
 	flagSharedStart  = 0x20
 	flagInGraph      = 0x40
 	max48            = 1<<48 - 1
+	minLead          = -1 << 47
 	maxLead          = 1<<47 - 1
 	uncertaintyExpSh = 11
 )
@@ -186,7 +189,7 @@ func (s *Span) Words() Words {
 	if s.InGraph {
 		f |= flagInGraph
 	}
-	lead := max(min(s.LeadNS, maxLead), -maxLead)
+	lead := max(min(s.LeadNS, maxLead), minLead)
 	return Words{
 		head(s.Kind, f, 0, s.Context, s.Lane, s.Stream),
 		s.Step,
@@ -225,6 +228,7 @@ func (w *Words) Span() (Span, error) {
 }
 
 // packUncertainty keeps 11 significant bits, rounded up, and a 5-bit exponent.
+// It grows with ns; what is too wide for it becomes the widest.
 func packUncertainty(ns uint64) uint16 {
 	n := bits.Len64(ns)
 	if n <= uncertaintyExpSh {

@@ -19,7 +19,8 @@ type Rank struct {
 // NoRank is the rank of an engine that did not say.
 var NoRank = Rank{-1, -1, -1, -1}
 
-// Info says who produces a ring.
+// Info says who produces a ring. Texts are cut to their field; those that a
+// Reader returns are valid UTF-8.
 type Info struct {
 	RunID          RunID
 	PID            uint32
@@ -39,7 +40,9 @@ type Info struct {
 	ArmedRequested uint32 // steps still to arm on request
 }
 
-// ContextState is what the producer publishes of one GPU context.
+// ContextState is what the producer publishes of one GPU context. A Reader checks
+// Index, Calibration and the part of the slot table; the clock's numbers are the
+// producer's own and may be anything in a hostile file.
 type ContextState struct {
 	Index       uint8
 	UUID        [16]byte // the driver's own
@@ -95,9 +98,10 @@ func (c *ContextState) words() [contextSize/8 - 1]uint64 {
 	}
 }
 
-// parseContext reverses words; ok is false for a record not in use.
-func parseContext(i int, w *[contextSize/8 - 1]uint64) (c ContextState, ok bool) {
-	if w[2]&ctxUsed == 0 {
+// parseContext reverses words; ok is false for a record not in use, or one whose
+// slots are not in the table.
+func parseContext(i int, w *[contextSize/8 - 1]uint64, geo Geometry) (c ContextState, ok bool) {
+	if w[2]&ctxUsed == 0 || uint64(uint32(w[4]))+w[4]>>32 > uint64(geo.Slots) {
 		return c, false
 	}
 	for j := range 8 {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math/bits"
+	"unsafe"
 )
 
 // LayoutVersion is the version of the file layout this package writes. A reader
@@ -48,13 +49,13 @@ const (
 	offStartTicks = 0x078 // field 22 of /proc/self/stat
 	offMadeUnixNS = 0x080
 	offMadeMonoNS = 0x088
-	offExe        = 0x090 // 64 bytes, NUL padded
-	offService    = 0x0d0 // 128 bytes
-	offGPUUUID    = 0x150 // 48 bytes, text
-	offGPUName    = 0x180 // 64 bytes
+	offExe        = 0x090 // exeBytes, NUL padded like all texts
+	offService    = 0x0d0 // serviceBytes
+	offGPUUUID    = 0x150 // gpuUUIDBytes, text
+	offGPUName    = 0x180 // gpuNameBytes
 	offRank       = 0x1c0 // four i32: data, tensor, pipeline, expert; -1 is unknown
-	offProducer   = 0x1d0 // 32 bytes, the writing library and its version
-	offModel      = 0x1f0 // u32 name id of the served model
+	offProducer   = 0x1d0 // producerBytes, the writing library and its version
+	offModel      = 0x1f0 // u32 name id of the served model, u32 reserved
 
 	offState  = 0x200 // u32 level, u32 flags
 	offArming = 0x208 // u32 current stride, u32 steps still to arm on request
@@ -65,12 +66,51 @@ const (
 	offCounters = 0x380 // NumCounters words
 	offContexts = 0x900 // MaxContexts records of contextSize bytes
 	contextSize = 112
+
+	exeBytes      = 64
+	serviceBytes  = 128
+	gpuUUIDBytes  = 48
+	gpuNameBytes  = 64
+	producerBytes = 32
+
+	cacheLine = 64
 )
 
+// maxSeq is a sequence number that no producer reaches: at one entry a
+// nanosecond, after 146 years. A head beyond it is a corrupt file's.
+const maxSeq = 1 << 62
+
+// What the compiler holds: a conversion of a negative constant to uint does not
+// compile, nor does a division by 0.
 const (
-	numCounterWords = (offContexts - offCounters) / 8
-	_               = uint(numCounterWords - int(NumCounters)) // the counters fit
-	_               = uint(HeaderSize - (offContexts + MaxContexts*contextSize))
+	// The fields follow one another without overlap.
+	_ = uint(offPID - (offRunID + 16))
+	_ = uint(offExe - (offMadeMonoNS + 8))
+	_ = uint(offService - (offExe + exeBytes))
+	_ = uint(offGPUUUID - (offService + serviceBytes))
+	_ = uint(offGPUName - (offGPUUUID + gpuUUIDBytes))
+	_ = uint(offRank - (offGPUName + gpuNameBytes))
+	_ = uint(offProducer - (offRank + 16))
+	_ = uint(offModel - (offProducer + producerBytes))
+	_ = uint(offState - (offModel + 8))
+	_ = uint(offHead - (offArming + 8))
+	_ = uint(offContexts - (offCounters + 8*int(NumCounters)))
+	_ = uint(HeaderSize - (offContexts + MaxContexts*contextSize))
+
+	// The words that several threads write lie on cache lines of their own, and
+	// every field on an 8-byte boundary.
+	_ = 1 / (1 - offHead%cacheLine)
+	_ = 1 / (1 - offNamesUsed%cacheLine)
+	_ = 1 / (1 - offCounters%cacheLine)
+	_ = uint(offNamesUsed - (offHead + cacheLine))
+	_ = uint(offCounters - (offNamesUsed + cacheLine))
+	_ = 1 / (1 - (offCounters+8*int(CtrLanded))%cacheLine)
+	_ = 1 / (1 - (offContexts%8 + contextSize%8))
+
+	// A record is its word and its payload, and records do not straddle lines.
+	_ = uint(EntrySize-8-unsafe.Sizeof(Words{})) + uint(unsafe.Sizeof(Words{})+8-EntrySize)
+	_ = uint(SlotSize-EntrySize) + uint(EntrySize-SlotSize)
+	_ = 1 / (1 - (HeaderSize%cacheLine + EntrySize%cacheLine + AllocSize%cacheLine))
 )
 
 // Geometry is the size of each part of a ring file. The zero value of a field
@@ -115,8 +155,10 @@ func (g Geometry) WithDefaults() Geometry {
 	return d
 }
 
-// GeometryForBytes returns the largest geometry, in about the proportions of the
-// default one, whose file has at most total bytes. It fails under 64 KiB.
+// GeometryForBytes returns the largest geometry whose file has at most total
+// bytes, in the proportions of the default one and with a power of two of log
+// entries, so it may use little more than half of total. It fails under 64 KiB
+// and over MaxFileBytes.
 func GeometryForBytes(total int64) (Geometry, error) {
 	if total < 64<<10 || total > MaxFileBytes {
 		return Geometry{}, fmt.Errorf("%w: %d bytes, need from 65536 to %d", ErrGeometry, total, MaxFileBytes)

@@ -3,6 +3,7 @@ package spanring
 import (
 	"fmt"
 	"hash/fnv"
+	"strings"
 	"sync"
 	"sync/atomic"
 )
@@ -19,7 +20,8 @@ const (
 	NameOther  NameKind = 5
 )
 
-// Name is a text of the ring's table.
+// Name is a text of the ring's table. A Reader returns valid UTF-8, and a Kind
+// that may be none of those above.
 type Name struct {
 	Kind NameKind
 	Text string
@@ -56,23 +58,32 @@ type nameTable struct {
 func (t *nameTable) init(m memory, off int64, size int) { t.m, t.off, t.size = m, off, int64(size) }
 
 // Name interns a text and returns its id: the same id for the same text and
-// kind. Texts over MaxNameBytes are cut on a rune's boundary and end in a hash.
-// A full table gives 0 and counts it. A text seen before takes no lock; a new one
-// takes one and allocates, so intern at start-up and keep the id.
+// kind. Texts over MaxNameBytes are cut on a rune's boundary and end in a hash of
+// the whole. A text need not be UTF-8: it is stored as it is, and readers replace
+// what is not. A full table gives 0 and counts the call in CtrNamesFull.
+//
+// A text seen before takes no lock and, up to MaxNameBytes, does not allocate; a
+// new one does both, and so does one that a full table has no room for. So
+// intern at start-up and keep the id.
 func (w *Writer) Name(kind NameKind, text string) NameID {
 	return w.intern(nameKey{kind: kind, text: text})
 }
 
-// GraphName interns a graph's label with its id and node count.
+// GraphName interns a graph's label with its id and node count, otherwise like
+// Name.
 func (w *Writer) GraphName(id uint64, nodes uint32, label string) NameID {
 	return w.intern(nameKey{kind: NameGraph, text: label, graph: id, nodes: nodes})
 }
 
 func (w *Writer) intern(k nameKey) NameID {
 	t := &w.names
+	k.text = cutName(k.text)
 	if id, ok := t.ids.Load(k); ok {
 		return id.(NameID)
 	}
+	// The table of ids outlives the caller's text, which may be a small part of
+	// something large.
+	k.text = strings.Clone(k.text)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if id, ok := t.ids.Load(k); ok {
@@ -87,7 +98,17 @@ func (w *Writer) intern(k nameKey) NameID {
 	return id
 }
 
+// add writes the record of k, whose text is cut. The caller holds mu.
 func (t *nameTable) add(k nameKey) (NameID, bool) {
+	n := int64(len(k.text))
+	if k.kind == NameGraph {
+		n += graphPayload
+	}
+	used := int64(t.m.load(offNamesUsed))
+	need := (8 + n + nameAlign - 1) / nameAlign * nameAlign
+	if used+need > t.size {
+		return 0, false
+	}
 	var p []byte
 	if k.kind == NameGraph {
 		p = make([]byte, graphPayload, graphPayload+len(k.text))
@@ -98,12 +119,7 @@ func (t *nameTable) add(k nameKey) (NameID, bool) {
 			p[8+i] = byte(k.nodes >> (8 * i))
 		}
 	}
-	p = append(p, cutName(k.text)...)
-	used := int64(t.m.load(offNamesUsed))
-	need := (8 + int64(len(p)) + nameAlign - 1) / nameAlign * nameAlign
-	if used+need > t.size {
-		return 0, false
-	}
+	p = append(p, k.text...)
 	at := t.off + used
 	padded := int(need - 8)
 	t.m.storeBytes(at+8, padded, p)
@@ -159,6 +175,6 @@ func readName(m memory, off, size int64, id NameID) (n Name, ok bool) {
 		}
 		p = p[graphPayload:]
 	}
-	n.Text = string(p)
+	n.Text = clean(string(p))
 	return n, true
 }

@@ -18,7 +18,7 @@ var (
 	ErrNotRing = errors.New("not a ring file")
 	// ErrVersion: a ring of a layout that this reader does not know.
 	ErrVersion = errors.New("ring layout version not supported")
-	// ErrCorrupt: sizes or offsets that cannot be.
+	// ErrCorrupt: sizes, offsets or a head that cannot be.
 	ErrCorrupt = errors.New("corrupt ring file")
 	// ErrTruncated: the file lost pages under the reader.
 	ErrTruncated = errors.New("ring file truncated while it was read")
@@ -43,6 +43,11 @@ func (e *VersionError) Is(target error) bool { return target == ErrVersion }
 // but not published, before it counts it lost.
 const holeWait = time.Second
 
+// maxHoles is how many of them a reader waits for at once; more are counted lost
+// without waiting. Each needs a writer stalled between two instructions, or a
+// place that such a writer blocks, so this many are a hostile file's.
+const maxHoles = 1 << 16
+
 // ReaderOptions say where a reader begins.
 type ReaderOptions struct {
 	// FromSeq is the first sequence number to read. What lies before it, and what
@@ -53,40 +58,45 @@ type ReaderOptions struct {
 	FromNow bool
 }
 
-// Account is a reader's side of the loss account, in sequence numbers. Whenever
-// nothing is moving and holes have had their second:
+// Account is a reader's side of the loss account, in sequence numbers. At any
+// time
 //
-//	published = received + lost + missed before attach
+//	published = received + lost + missed before attach + pending
+//
+// and whenever nothing is moving, holes have had their second and all was read,
+// nothing is pending. What was counted lost is never received later.
 type Account struct {
 	Published uint64 // handed out, as of the last Poll
 	Received  uint64
-	Lost      uint64 // Overwritten + Holes
+	Lost      uint64 // Overwritten + Holes + Unreadable
 	Missed    uint64 // before attach
 	Pending   uint64 // holes still waited for, and entries not yet read
 
-	Overwritten uint64 // their place showed a later one
-	Holes       uint64 // never published: given up, or the producer died writing
+	Overwritten uint64 // their place belongs to a later one
+	Holes       uint64 // not published: given up, late, or the producer died writing
+	Unreadable  uint64 // pending when the file was found truncated or corrupt
 }
 
 // Reader reads one ring. Its methods may be called from several goroutines; they
 // take a lock. It never writes to the ring, and a truncated or hostile file costs
-// an error, never a crash.
+// an error, never a crash: once one was found, every method returns it. Memory
+// and the work of each call are bounded by the file's size.
 type Reader struct {
 	mu   sync.Mutex
 	m    memory
 	fd   int
 	path string
 	geo  Geometry
-	info Info
+	mask uint64 // LogEntries - 1
+	heap bool   // no file behind it
 
-	base, mask uint64 // first sequence number ever wanted, log mask
-	next       uint64 // next sequence number to look at
-	holes      []hole // in order of sequence
-	acc        Account
-	dead       bool
-	closed     bool
-	heap       bool
-	broken     error
+	info   Info
+	next   uint64 // next sequence number to look at
+	holes  []hole // before next, in order of sequence, at most maxHoles
+	acc    Account
+	dead   bool // nothing more will be published
+	closed bool
+	broken error // what the file was found to be
 }
 
 type hole struct {
@@ -135,13 +145,13 @@ func openFD(fd int, path string, o ReaderOptions) (*Reader, error) {
 	return r, nil
 }
 
-// NewHeapReader reads a ring made with NewHeap.
+// NewHeapReader reads a ring made with NewHeap, in place.
 func NewHeapReader(w *Writer, o ReaderOptions) (*Reader, error) {
 	return newMemoryReader(w.m, o)
 }
 
-// NewBytesReader reads a copy of a ring file's bytes, as a recording or a fuzzer
-// holds it. The producer counts as dead.
+// NewBytesReader reads a copy of a ring file's bytes, such as Snapshot gives. The
+// producer counts as dead.
 func NewBytesReader(b []byte, o ReaderOptions) (*Reader, error) {
 	if len(b) < HeaderSize {
 		return nil, fmt.Errorf("%w: %d bytes", ErrNotRing, len(b))
@@ -172,7 +182,10 @@ func (r *Reader) attach(o ReaderOptions) error {
 		}
 		r.geo, r.mask = geo, uint64(geo.LogEntries)-1
 		r.info = parseInfo(r.m)
-		head := r.m.load(offHead)
+		head, err := r.loadHead()
+		if err != nil {
+			return err
+		}
 		from := o.FromSeq
 		if o.FromNow || from > head {
 			from = head
@@ -182,30 +195,41 @@ func (r *Reader) attach(o ReaderOptions) error {
 			oldest = head - uint64(geo.LogEntries)
 		}
 		r.next = max(from, oldest)
-		r.base = r.next
 		r.acc.Missed = r.next
 		r.acc.Published = head
 		return nil
 	})
 }
 
-// guard runs f with faults in the mapping turned into an error. A file that was
-// cut under the mapping answers reads beyond its end with SIGBUS. The caller
-// holds no lock that f takes.
+// guard runs f with faults in the mapping turned into ErrTruncated: a file that
+// was cut under the mapping answers reads beyond its end with SIGBUS. Faults
+// elsewhere are not the file's and go on.
 func (r *Reader) guard(f func() error) (err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
-		if p := recover(); p != nil {
-			e, ok := p.(interface{ Addr() uintptr })
-			if !ok {
+		switch p := recover().(type) {
+		case nil:
+		case outside:
+			err = r.fail(fmt.Errorf("%w: %s: %w", ErrCorrupt, r.path, p))
+		case interface{ Addr() uintptr }:
+			if !r.m.holds(p.Addr()) {
 				panic(p)
 			}
-			_ = e.Addr()
-			err = fmt.Errorf("%w: %s", ErrTruncated, r.path)
-			r.broken = err
+			err = r.fail(fmt.Errorf("%w: %s", ErrTruncated, r.path))
+		default:
+			panic(p)
 		}
 	}()
 	return f()
+}
+
+// fail keeps what the file was found to be, and counts what was pending as lost.
+func (r *Reader) fail(err error) error {
+	r.broken = err
+	r.holes, r.next = nil, r.acc.Published
+	a := &r.acc
+	a.Unreadable = a.Published - a.Missed - a.Received - a.Overwritten - a.Holes
+	return err
 }
 
 // parseHeader checks the header and every size in it against the backing.
@@ -246,21 +270,21 @@ func parseInfo(m memory) Info {
 	i.StartTicks = m.load(offStartTicks)
 	i.CreatedUnixNS = int64(m.load(offMadeUnixNS))
 	i.CreatedMonoNS = int64(m.load(offMadeMonoNS))
-	i.Executable = m.text(offExe, 64)
-	i.Service = m.text(offService, 128)
+	i.Executable = m.text(offExe, exeBytes)
+	i.Service = m.text(offService, serviceBytes)
 	i.Rank = Rank{
 		int32(m.half(offRank, 0)), int32(m.half(offRank, 1)),
 		int32(m.half(offRank+8, 0)), int32(m.half(offRank+8, 1)),
 	}
-	i.Producer = m.text(offProducer, 32)
+	i.Producer = m.text(offProducer, producerBytes)
 	refreshInfo(m, &i)
 	return i
 }
 
 // refreshInfo reads what a producer changes while it runs.
 func refreshInfo(m memory, i *Info) {
-	i.GPUUUID = m.text(offGPUUUID, 48)
-	i.GPUName = m.text(offGPUName, 64)
+	i.GPUUUID = m.text(offGPUUUID, gpuUUIDBytes)
+	i.GPUName = m.text(offGPUName, gpuNameBytes)
 	st := m.load(offState)
 	i.Level = uint8(st)
 	i.Clean = st&stateClean != 0
@@ -298,9 +322,10 @@ func (r *Reader) Info() (Info, error) {
 	return i, err
 }
 
-// Alive reports whether the producer still holds the ring's lock. It also takes
-// back what a dead producer left half-written: from then on no hole is waited
-// for. A heap ring is alive until MarkDead.
+// Alive reports whether the producer still holds the ring's lock. Once it does
+// not, it never will again, and no hole is waited for any more: entries may still
+// be there to be read, but none will be published. A heap ring is alive until
+// MarkDead.
 func (r *Reader) Alive() (bool, error) {
 	alive := false
 	err := r.locked(func() error {
@@ -310,6 +335,7 @@ func (r *Reader) Alive() (bool, error) {
 		}
 		var err error
 		alive, err = fdLocked(r.fd)
+		r.dead = err == nil && !alive
 		return err
 	})
 	return alive, err
@@ -324,72 +350,94 @@ func (r *Reader) MarkDead() {
 }
 
 // Poll copies published entries into dst, in order of sequence except that a
-// hole filled late comes when it is filled, and returns how many. now is any
-// clock in ns that the caller keeps to; holes are given holeWait of it. 0 entries
-// mean that there is nothing to read now. It does not wait and does not allocate
-// unless holes grow.
+// hole filled late comes when it is filled, and returns how many. 0 entries mean
+// that there is nothing to read now. An error comes without entries: those read
+// before it was found are returned first, the error by the next call.
+//
+// now is any clock in ns that the caller keeps to; a hole is given a second of
+// it, begun anew should the clock go back. With an empty dst nothing is read.
+//
+// It does not wait, and allocates only when holes grow. One call looks at no
+// more than LogEntries places and maxHoles holes, whatever the file says.
 func (r *Reader) Poll(dst []Entry, now int64) (n int, err error) {
-	err = r.locked(func() error {
-		n = r.poll(dst, now)
-		return nil
-	})
-	return n, err
+	err = r.locked(func() error { return r.poll(dst, now, &n) })
+	if n > 0 {
+		return n, nil
+	}
+	return 0, err
 }
 
-func (r *Reader) poll(dst []Entry, now int64) int {
+// loadHead loads the head, which no producer counts backwards or to maxSeq.
+func (r *Reader) loadHead() (uint64, error) {
 	head := r.m.load(offHead)
-	if head < r.acc.Published { // no producer counts backwards
-		head = r.acc.Published
+	if head < r.acc.Published || head > maxSeq {
+		return 0, r.fail(fmt.Errorf("%w: %s: head %d after %d", ErrCorrupt, r.path, head, r.acc.Published))
 	}
 	r.acc.Published = head
+	return head, nil
+}
+
+// poll counts into n while it reads, so that a fault takes away nothing that was
+// read before it.
+func (r *Reader) poll(dst []Entry, now int64, n *int) error {
+	head, err := r.loadHead()
+	if err != nil {
+		return err
+	}
 	size := uint64(r.geo.LogEntries)
-	n := r.pollHoles(dst, head, now)
-	if head > r.next && head-r.next > size {
+	r.pollHoles(dst, head, now, n)
+	if head-r.next > size {
 		skip := head - size - r.next
 		r.acc.Overwritten += skip
 		r.next += skip
 	}
-	for r.next < head && n < len(dst) {
-		seq := r.next
-		switch r.take(seq, &dst[n]) {
+	for ; r.next < head && *n < len(dst); r.next++ {
+		switch r.take(r.next, &dst[*n]) {
 		case taken:
-			n++
+			*n++
 			r.acc.Received++
 		case overtaken:
 			r.acc.Overwritten++
 		case absent:
-			if r.dead {
+			if r.dead || len(r.holes) == maxHoles {
 				r.acc.Holes++
 			} else {
-				r.holes = append(r.holes, hole{seq, now})
+				r.holes = append(r.holes, hole{r.next, now})
 			}
 		}
-		r.next++
 	}
-	r.acc.Pending = uint64(len(r.holes)) + (head - r.next)
-	r.acc.Lost = r.acc.Overwritten + r.acc.Holes
-	return n
+	return nil
 }
 
-// pollHoles looks at the holes again, oldest first.
-func (r *Reader) pollHoles(dst []Entry, head uint64, now int64) int {
+// pollHoles looks at the holes again, oldest first. A hole whose place belongs
+// to a later sequence number by now is overwritten, even if the later writer has
+// not come to it yet: so the holes are never more than the log's places.
+func (r *Reader) pollHoles(dst []Entry, head uint64, now int64, n *int) {
 	if len(r.holes) == 0 {
-		return 0
+		return
 	}
-	n, kept := 0, r.holes[:0]
+	size := uint64(r.geo.LogEntries)
+	kept := r.holes[:0]
 	for i, h := range r.holes {
-		if n == len(dst) {
+		if *n == len(dst) {
 			kept = append(kept, r.holes[i:]...)
 			break
 		}
-		switch r.take(h.seq, &dst[n]) {
+		if head-h.seq > size {
+			r.acc.Overwritten++
+			continue
+		}
+		switch r.take(h.seq, &dst[*n]) {
 		case taken:
-			n++
+			*n++
 			r.acc.Received++
 		case overtaken:
 			r.acc.Overwritten++
 		case absent:
-			if r.dead || now-h.since >= int64(holeWait) {
+			if now < h.since {
+				h.since = now
+			}
+			if r.dead || uint64(now)-uint64(h.since) >= uint64(holeWait) {
 				r.acc.Holes++
 			} else {
 				kept = append(kept, h)
@@ -397,7 +445,6 @@ func (r *Reader) pollHoles(dst []Entry, head uint64, now int64) int {
 		}
 	}
 	r.holes = kept
-	return n
 }
 
 type outcome uint8
@@ -409,7 +456,8 @@ const (
 )
 
 // take copies the entry seq if it is there: the reader's side of the protocol in
-// the package comment.
+// the package comment. A place that its writer has claimed but not published is
+// absent, like one that an older writer still holds; both may yet change.
 func (r *Reader) take(seq uint64, e *Entry) outcome {
 	p := r.m.words8(r.geo.logOff() + int64(seq&r.mask)*EntrySize)
 	want := published(seq)
@@ -430,11 +478,15 @@ func (r *Reader) take(seq uint64, e *Entry) outcome {
 	return taken
 }
 
-// Account is the reader's account as of the last Poll.
+// Account is the reader's account as of the last Poll. It can be had after Close
+// too.
 func (r *Reader) Account() Account {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.acc
+	a := r.acc
+	a.Lost = a.Overwritten + a.Holes + a.Unreadable
+	a.Pending = uint64(len(r.holes)) + (a.Published - r.next)
+	return a
 }
 
 // NextSeq is the first sequence number not looked at yet: what a restarted
@@ -454,7 +506,7 @@ func (r *Reader) Name(id NameID) (n Name, ok bool) {
 	return n, ok
 }
 
-// Counters copies the producer's counters.
+// Counters copies the producer's counters, one after the other.
 func (r *Reader) Counters() (c Counters, err error) {
 	err = r.locked(func() error {
 		c = loadCounters(r.m)
@@ -464,32 +516,41 @@ func (r *Reader) Counters() (c Counters, err error) {
 }
 
 // Contexts returns the context records in use. A record that its writer keeps
-// changing is left out this time.
+// changing is left out this time; one whose writer died in the middle of a change
+// is left out for good.
 func (r *Reader) Contexts() (cs []ContextState, err error) {
 	err = r.locked(func() error {
 		for i := range MaxContexts {
-			off := int64(offContexts + i*contextSize)
-			for range 8 {
-				seq := r.m.load(off)
-				if seq == 0 {
-					break
-				}
-				var w [contextSize/8 - 1]uint64
-				for j := range w {
-					w[j] = r.m.load(off + 8 + int64(j)*8)
-				}
-				if seq&1 != 0 || r.m.load(off) != seq {
-					continue
-				}
-				if c, ok := parseContext(i, &w); ok {
+			if _, w, ok := loadContext(r.m, i); ok {
+				if c, ok := parseContext(i, &w, r.geo); ok {
 					cs = append(cs, c)
 				}
-				break
 			}
 		}
 		return nil
 	})
-	return cs, err
+	if err != nil {
+		return nil, err
+	}
+	return cs, nil
+}
+
+// loadContext reads context record i, in several tries while its writer changes
+// it. ok is false for a record that was never written, or keeps changing.
+func loadContext(m memory, i int) (seq uint64, w [contextSize/8 - 1]uint64, ok bool) {
+	off := int64(offContexts + i*contextSize)
+	for range 8 {
+		if seq = m.load(off); seq == 0 {
+			return 0, w, false
+		}
+		for j := range w {
+			w[j] = m.load(off + 8 + int64(j)*8)
+		}
+		if seq&1 == 0 && m.load(off) == seq {
+			return seq, w, true
+		}
+	}
+	return seq, w, false
 }
 
 // SlotEntry is a slot that is not free.
@@ -500,7 +561,8 @@ type SlotEntry struct {
 }
 
 // Busy returns the slots that are not free: what is in flight, in an engine that
-// runs, hangs or is dead. A slot that changes while it is read is left out.
+// runs, hangs or is dead. A slot that changes while it is read is left out, and so
+// is one whose owner has taken it but not yet written what it holds.
 func (r *Reader) Busy() (out []SlotEntry, err error) {
 	err = r.locked(func() error {
 		for i := range r.geo.Slots {
@@ -509,23 +571,20 @@ func (r *Reader) Busy() (out []SlotEntry, err error) {
 			if w.State() == SlotFree {
 				continue
 			}
-			s := parseSlot(p)
+			s, gen := parseSlot(p)
+			if gen != w.Generation() || !s.Kind.IsSpan() || s.Context >= MaxContexts {
+				continue
+			}
 			if SlotWord(atomic.LoadUint64(&p[0])) == w {
 				out = append(out, SlotEntry{i, w.State(), s})
 			}
 		}
 		return nil
 	})
-	return out, err
-}
-
-// Snapshot copies the whole ring file, as a flight record keeps it.
-func (r *Reader) Snapshot() (b []byte, err error) {
-	err = r.locked(func() error {
-		b = r.m.loadBytes(make([]byte, 0, len(r.m.b)), 0, len(r.m.b)&^7)
-		return nil
-	})
-	return b, err
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
 }
 
 // Close unmaps the ring. Methods called afterwards return ErrClosed. Closing

@@ -85,10 +85,12 @@ func (s Slots) CompareAndSwap(i int, old, new SlotWord) bool {
 	return atomic.CompareAndSwapUint64(&s.rec(i)[0], uint64(old), uint64(new))
 }
 
-// Store sets the word of slot i, which the caller must own.
+// Store sets the word of slot i. Only the slot's owner may call it.
 func (s Slots) Store(i int, w SlotWord) { atomic.StoreUint64(&s.rec(i)[0], uint64(w)) }
 
-// Put writes what slot i holds. Only the slot's owner may call it.
+// Put writes what slot i holds. Only the slot's owner may call it, once it has
+// taken the slot: the contents carry the generation that the slot's word has
+// now, stored last, so that no reader takes those of an earlier span for them.
 func (s Slots) Put(i int, v *Slot) {
 	p := s.rec(i)
 	var fl uint64
@@ -98,16 +100,22 @@ func (s Slots) Put(i int, v *Slot) {
 	if v.SharedStart {
 		fl |= flagSharedStart
 	}
-	fl |= uint64(v.Gap)
+	fl |= uint64(v.Gap & flagGapMask)
 	w := Words{
 		v.Step, uint64(v.EnqueueMonoNS), uint64(v.ClosedMonoNS),
 		uint64(v.Name) | uint64(v.Ordinal)<<32,
 		uint64(v.Parent) | uint64(v.Lane)<<32 | uint64(v.Stream)<<48,
-		uint64(v.Kind) | fl<<8 | uint64(v.Context)<<16,
+		atomic.LoadUint64(&p[slotMark+1]),
 		v.Graph,
 	}
 	putWords(p, &w)
+	gen := SlotWord(atomic.LoadUint64(&p[0])).Generation()
+	atomic.StoreUint64(&p[slotMark+1], uint64(v.Kind)|fl<<8|uint64(v.Context)<<16|uint64(gen)<<32)
 }
+
+// slotMark is the payload word that holds kind, flags, context and, in its upper
+// half, the generation whose contents these are.
+const slotMark = 5
 
 // SetClosed writes when the end of slot i was enqueued and what is known of the
 // gap. Only the slot's owner may call it.
@@ -115,24 +123,33 @@ func (s Slots) SetClosed(i int, closedMonoNS int64, gap Gap) {
 	p := s.rec(i)
 	atomic.StoreUint64(&p[3], uint64(closedMonoNS))
 	if gap != GapUnknown {
-		atomic.StoreUint64(&p[6], atomic.LoadUint64(&p[6])|uint64(gap)<<8)
+		m := &p[slotMark+1]
+		atomic.StoreUint64(m, atomic.LoadUint64(m)&^(flagGapMask<<8)|uint64(gap&flagGapMask)<<8)
 	}
 }
 
-// Get reads what slot i holds.
-func (s Slots) Get(i int) Slot { return parseSlot(s.rec(i)) }
+// Get reads what slot i holds. Only the slot's owner may call it; others look
+// through Reader.Busy, which tells contents that are being written.
+func (s Slots) Get(i int) Slot {
+	v, _ := parseSlot(s.rec(i))
+	return v
+}
 
-func parseSlot(p *[8]uint64) Slot {
+// parseSlot reads a slot's contents and the generation that they belong to. The
+// mark is loaded first: once it shows a generation, the rest of it is there.
+func parseSlot(p *[8]uint64) (Slot, uint32) {
+	mark := atomic.LoadUint64(&p[slotMark+1])
 	var w Words
 	for i := range w {
 		w[i] = atomic.LoadUint64(&p[i+1])
 	}
-	fl := uint8(w[5] >> 8)
+	w[slotMark] = mark
+	fl := uint8(mark >> 8)
 	return Slot{
 		Step: w[0], EnqueueMonoNS: int64(w[1]), ClosedMonoNS: int64(w[2]),
 		Name: NameID(w[3]), Ordinal: uint32(w[3] >> 32),
 		Parent: uint32(w[4]), Lane: uint16(w[4] >> 32), Stream: uint16(w[4] >> 48),
 		Kind: Kind(w[5]), Armed: fl&flagArmed != 0, SharedStart: fl&flagSharedStart != 0, Gap: min(Gap(fl&flagGapMask), GapStarved),
 		Context: uint8(w[5] >> 16), Graph: w[6],
-	}
+	}, uint32(mark >> 32)
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -12,6 +13,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+	"unicode/utf8"
 
 	"golang.org/x/sys/unix"
 )
@@ -27,15 +29,16 @@ type Options struct {
 // goroutines at once, and none waits for a reader; only interning a new name
 // takes a lock.
 type Writer struct {
-	m    memory
+	m        memory
+	log      int64
+	mask     uint64
+	head     *uint64
+	counters *[NumCounters]uint64
+
 	geo  Geometry
 	info Info
 
-	log  int64
-	mask uint64
-	head *uint64
-
-	fd   int // -1 with a heap backing
+	fd   atomic.Int32 // -1 with a heap backing and after Close
 	path string
 
 	names nameTable
@@ -51,7 +54,25 @@ type Writer struct {
 // Create makes a ring file in dir, which must exist and pass Dir.Check, and
 // removes dead rings beyond the newest two. It is slow (it touches every page)
 // and belongs at start-up. A full file system is an error here and never a
-// SIGBUS later: the whole file is allocated first.
+// SIGBUS later: the whole file is allocated first. (Cutting the file under its
+// producer would be one: only its own user and root can.) What fails leaves
+// nothing behind.
+//
+// # The lock
+//
+// The ring counts as alive while its open file description is locked. That ends
+// with Close, or when the kernel has taken down the last descriptor and the last
+// mapping of that description, however the process died:
+//
+//   - A child that has called exec holds neither: the descriptor is CLOEXEC.
+//   - A child of fork holds no mapping (MADV_DONTFORK) but a copy of the
+//     descriptor, and with it the lock, until it calls exec, ends, or closes it.
+//     A program that forks without exec closes Writer.FD() in a child handler of
+//     pthread_atfork; a Go program never forks so.
+//   - A process that is dumping core, or whose other descriptors take long to
+//     close (a GPU driver's), keeps the lock for that time.
+//
+// Readers ask for the lock without taking one.
 func Create(dir Dir, o Options) (*Writer, error) {
 	geo := o.Geometry.WithDefaults()
 	if err := geo.Check(); err != nil {
@@ -98,15 +119,8 @@ func fill(fd int, tmp, path string, dir Dir, geo Geometry, info Info) (*Writer, 
 		}
 	}
 	size := geo.FileBytes()
-	for {
-		err := unix.Fallocate(fd, 0, 0, size)
-		if errors.Is(err, unix.EINTR) {
-			continue
-		}
-		if err != nil {
-			return nil, fmt.Errorf("reserve %d bytes for ring in %s: %w", size, dir.Path, err)
-		}
-		break
+	if err := reserve(fd, size); err != nil {
+		return nil, fmt.Errorf("reserve %d bytes for ring in %s: %w", size, dir.Path, err)
 	}
 	b, err := unix.Mmap(fd, 0, int(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_POPULATE)
 	if err != nil {
@@ -118,7 +132,8 @@ func fill(fd int, tmp, path string, dir Dir, geo Geometry, info Info) (*Writer, 
 		return nil, fmt.Errorf("keep ring %s from children: %w", tmp, err)
 	}
 	w := newWriter(newMemory(b), geo, info)
-	w.fd, w.path = fd, path
+	w.path = path
+	w.fd.Store(int32(fd))
 	if err := unix.Rename(tmp, path); err != nil {
 		unix.Munmap(b)
 		return nil, fmt.Errorf("put ring in place as %s: %w", path, err)
@@ -126,8 +141,25 @@ func fill(fd int, tmp, path string, dir Dir, geo Geometry, info Info) (*Writer, 
 	return w, nil
 }
 
-// NewHeap makes a ring that no file backs, for tests and benchmarks. Reader is
-// NewHeapReader.
+// reserve allocates size bytes of the file. A signal makes tmpfs undo the whole
+// of the call that it meets, so that under a profiler's signals one call for a
+// large file might never end: each call asks for little.
+func reserve(fd int, size int64) error {
+	const step = 1 << 20
+	for off := int64(0); off < size; {
+		n := min(step, size-off)
+		switch err := unix.Fallocate(fd, 0, off, n); {
+		case err == nil:
+			off += n
+		case !errors.Is(err, unix.EINTR):
+			return err
+		}
+	}
+	return nil
+}
+
+// NewHeap makes a ring that no file backs, for tests and benchmarks. Its reader
+// is NewHeapReader.
 func NewHeap(o Options) (*Writer, error) {
 	geo := o.Geometry.WithDefaults()
 	if err := geo.Check(); err != nil {
@@ -180,8 +212,9 @@ func startTicks() uint64 {
 
 // newWriter writes the header, the magic last, over zeroed memory.
 func newWriter(m memory, geo Geometry, info Info) *Writer {
-	w := &Writer{m: m, geo: geo, info: info, fd: -1, log: geo.logOff(), mask: uint64(geo.LogEntries) - 1}
-	w.head = m.word(offHead)
+	w := &Writer{m: m, geo: geo, info: info, log: geo.logOff(), mask: uint64(geo.LogEntries) - 1}
+	w.head, w.counters = m.word(offHead), m.counters(offCounters)
+	w.fd.Store(-1)
 	m.store(offVersion, LayoutVersion|uint64(HeaderSize)<<32)
 	m.store(offFileBytes, uint64(geo.FileBytes()))
 	m.store(offLogOff, uint64(geo.logOff()))
@@ -198,30 +231,31 @@ func newWriter(m memory, geo Geometry, info Info) *Writer {
 	m.store(offStartTicks, info.StartTicks)
 	m.store(offMadeUnixNS, uint64(info.CreatedUnixNS))
 	m.store(offMadeMonoNS, uint64(info.CreatedMonoNS))
-	m.storeBytes(offExe, 64, clip(info.Executable, 64))
-	m.storeBytes(offService, 128, clip(info.Service, 128))
-	m.storeBytes(offGPUUUID, 48, clip(info.GPUUUID, 48))
-	m.storeBytes(offGPUName, 64, clip(info.GPUName, 64))
+	m.storeBytes(offExe, exeBytes, clip(info.Executable, exeBytes))
+	m.storeBytes(offService, serviceBytes, clip(info.Service, serviceBytes))
+	w.SetGPU(info.GPUUUID, info.GPUName)
 	r := info.Rank
 	m.store(offRank, uint64(uint32(r.Data))|uint64(uint32(r.Tensor))<<32)
 	m.store(offRank+8, uint64(uint32(r.Pipeline))|uint64(uint32(r.Expert))<<32)
-	m.storeBytes(offProducer, 32, clip(info.Producer, 32))
+	m.storeBytes(offProducer, producerBytes, clip(info.Producer, producerBytes))
 	m.store(offState, uint64(info.Level))
+	w.SetArming(info.KernelEvery, info.ArmedRequested)
 	w.names.init(m, geo.nameOff(), geo.NameBytes)
 	m.store(offMagic, magic)
 	return w
 }
 
-// clip cuts s to n bytes without splitting a rune.
+// clip cuts s to at most n bytes without splitting a rune.
 func clip(s string, n int) []byte {
-	for len(s) > n {
-		i := n
-		for i > 0 && s[i]&0xc0 == 0x80 {
-			i--
-		}
-		s = s[:i]
+	if len(s) <= n {
+		return []byte(s)
 	}
-	return []byte(s)
+	for i := n; i > max(0, n-utf8.UTFMax); i-- {
+		if utf8.RuneStart(s[i]) {
+			return []byte(s[:i])
+		}
+	}
+	return []byte(s[:n]) // not UTF-8 anyway
 }
 
 const (
@@ -238,35 +272,53 @@ func published(seq uint64) uint64 { return (seq + 1) << wordShift }
 // been overtaken by a newer one. It does not block, allocate or read a clock.
 func (w *Writer) Append(e *Words) bool {
 	seq := atomic.AddUint64(w.head, 1) - 1
+	p := w.claim(seq)
+	if p == nil {
+		return false
+	}
+	putWords(p, e)
+	atomic.StoreUint64(&p[0], published(seq))
+	return true
+}
+
+// claim makes the place of seq its writer's own, or gives seq up and returns nil.
+// A writer that stalls or dies behind it costs its place alone: writers of later
+// laps give up there, and everywhere else go on.
+func (w *Writer) claim(seq uint64) *[8]uint64 {
 	p := w.m.words8(w.log + int64(seq&w.mask)*EntrySize)
 	mine := published(seq)
 	for {
 		old := atomic.LoadUint64(&p[0])
 		if old&wordClaimed != 0 || old >= mine {
 			w.Add(CtrGivenUp, 1)
-			return false
+			return nil
 		}
 		if atomic.CompareAndSwapUint64(&p[0], old, mine|wordClaimed) {
-			break
+			return p
 		}
 	}
-	putWords(p, e)
-	atomic.StoreUint64(&p[0], mine)
-	return true
 }
 
 // Published is how many sequence numbers have been handed out.
 func (w *Writer) Published() uint64 { return atomic.LoadUint64(w.head) }
 
-// Add adds n to a counter.
+// Add adds n to a counter; one from NumCounters on is ignored. It does not block
+// or allocate.
 func (w *Writer) Add(c Counter, n uint64) {
-	atomic.AddUint64(w.m.word(offCounters+int64(c)*8), n)
+	if c < NumCounters {
+		atomic.AddUint64(&w.counters[c], n)
+	}
 }
 
-// Counter reads one counter.
-func (w *Writer) Counter(c Counter) uint64 { return w.m.load(offCounters + int64(c)*8) }
+// Counter reads one counter, 0 from NumCounters on.
+func (w *Writer) Counter(c Counter) uint64 {
+	if c >= NumCounters {
+		return 0
+	}
+	return atomic.LoadUint64(&w.counters[c])
+}
 
-// Counters copies all counters.
+// Counters copies all counters, one after the other.
 func (w *Writer) Counters() Counters { return loadCounters(w.m) }
 
 func loadCounters(m memory) (c Counters) {
@@ -285,9 +337,10 @@ func (w *Writer) Geometry() Geometry { return w.geo }
 // Path is the ring's file, "" with a heap backing.
 func (w *Writer) Path() string { return w.path }
 
-// FD is the descriptor that holds the lock, -1 with a heap backing. A child
-// handler of fork closes it so that the lock falls with the parent.
-func (w *Writer) FD() int { return w.fd }
+// FD is the descriptor that holds the lock, -1 with a heap backing and after
+// Close. A child handler of fork closes it so that the lock falls with the
+// parent; nobody else may.
+func (w *Writer) FD() int { return int(w.fd.Load()) }
 
 // SetLevel publishes the level in force.
 func (w *Writer) SetLevel(level uint8) {
@@ -312,8 +365,8 @@ func (w *Writer) SetArming(every, requested uint32) {
 
 // SetGPU publishes the device behind context 0.
 func (w *Writer) SetGPU(uuid, name string) {
-	w.m.storeBytes(offGPUUUID, 48, clip(uuid, 48))
-	w.m.storeBytes(offGPUName, 64, clip(name, 64))
+	w.m.storeBytes(offGPUUUID, gpuUUIDBytes, clip(uuid, gpuUUIDBytes))
+	w.m.storeBytes(offGPUName, gpuNameBytes, clip(name, gpuNameBytes))
 }
 
 // ErrFull is returned when a fixed table has no room.
@@ -339,18 +392,18 @@ func (w *Writer) NewContext(c *ContextState, slots int) (Slots, error) {
 	return s, nil
 }
 
-// SetContext publishes c anew under its index.
+// SetContext publishes c anew under the index that NewContext gave it; another
+// one is ignored.
 func (w *Writer) SetContext(c *ContextState) {
 	w.ctxMu.Lock()
 	defer w.ctxMu.Unlock()
-	w.publishContext(c)
+	if int(c.Index) < w.nCtx {
+		w.publishContext(c)
+	}
 }
 
 // publishContext brackets the record's words with an odd and an even sequence.
 func (w *Writer) publishContext(c *ContextState) {
-	if c.Index >= MaxContexts {
-		return
-	}
 	off := int64(offContexts + int(c.Index)*contextSize)
 	seq := w.m.load(off)
 	w.m.store(off, seq|1)
@@ -366,27 +419,35 @@ func (w *Writer) publishContext(c *ContextState) {
 func (w *Writer) Close() error {
 	w.closeOnce.Do(func() {
 		w.setState(func(v uint64) uint64 { return v | stateClean })
-		if w.fd < 0 {
+		fd := int(w.fd.Swap(-1))
+		if fd < 0 {
 			return
 		}
 		// The mapping is left to the process's end: a late writer on another
 		// goroutine must never fault. But it holds the open file description, and
 		// with it the lock, so that goes first.
 		lk := unix.Flock_t{Type: unix.F_UNLCK}
-		err := unix.FcntlFlock(uintptr(w.fd), unix.F_OFD_SETLK, &lk)
-		w.closeErr = errors.Join(err, unix.Close(w.fd))
+		err := unix.FcntlFlock(uintptr(fd), unix.F_OFD_SETLK, &lk)
+		if err = errors.Join(err, unix.Close(fd)); err != nil {
+			w.closeErr = fmt.Errorf("close ring %s: %w", w.path, err)
+		}
 	})
 	return w.closeErr
 }
 
-// Remove closes the ring and removes its file and control file.
+// Remove closes the ring and removes its file and control file. Files that are
+// gone already are no error.
 func (w *Writer) Remove() error {
-	err := w.Close()
+	errs := []error{w.Close()}
 	if w.path == "" {
-		return err
+		return errs[0]
 	}
-	os.Remove(w.path + ControlSuffix)
-	return errors.Join(err, os.Remove(w.path))
+	for _, p := range []string{w.path, w.path + ControlSuffix} {
+		if err := os.Remove(p); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, fmt.Errorf("remove %s: %w", p, bare(err)))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 const stateClean = 1 << 32
