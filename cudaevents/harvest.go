@@ -1,0 +1,213 @@
+package cudaevents
+
+import (
+	"math"
+
+	"github.com/lanetrace/lanetrace/spanring"
+)
+
+// batchPairs is how many pairs one crossing into the driver reads at most.
+const batchPairs = 64
+
+// sweepsPerAbandon is how often within Abandon the open slots are looked through.
+const sweepsPerAbandon = 4
+
+// HarvestStats say what one harvest did.
+type HarvestStats struct {
+	Landed   int // spans written to the log
+	Failed   int // spans that turned out unreadable, refused or abandoned
+	Calls    int // driver calls made
+	InFlight int // spans left in flight
+}
+
+// Harvest lands every span whose pair has completed: for each stream the oldest
+// first, until one that has not. It makes one driver call a pair and one a stream
+// that still has work in flight, one more a pair for its position, and now and
+// then a few for the clock's anchor, and it allocates nothing. It never waits for
+// the GPU but for an anchor, which is bounded by Options.AnchorBound a try and
+// twice that in all. One goroutine harvests at a time: a second call returns at
+// once.
+func (r *Recorder) Harvest() HarvestStats {
+	var h HarvestStats
+	if !r.mu.TryLock() {
+		h.InFlight = r.InFlight()
+		return h
+	}
+	defer r.mu.Unlock()
+	r.harvest(&h)
+	h.InFlight = r.InFlight()
+	return h
+}
+
+func (r *Recorder) harvest(h *HarvestStats) {
+	p := r.pool.Load()
+	if p == nil {
+		if r.wanted.Load() && r.poolErr == nil && !r.closed {
+			_ = r.ensurePool(0) // what failed for good is logged, the rest comes again
+		}
+		return
+	}
+	if r.closed {
+		return
+	}
+	begin := r.now()
+	if r.keepAnchor(p, h) {
+		for _, st := range r.streams.Load().all {
+			r.harvestStream(p, st, h)
+		}
+		r.refit()
+	}
+	end := r.now()
+	if end >= r.nextSweep {
+		r.sweep(p, end, h)
+	}
+	r.count(h.Calls)
+	r.w.Add(spanring.CtrHarvests, 1)
+	r.w.Add(spanring.CtrHarvestCalls, uint64(h.Calls))
+	r.w.Add(spanring.CtrHarvestNS, uint64(max(0, r.now()-begin)))
+}
+
+// harvestStream lands what has completed on one stream.
+func (r *Recorder) harvestStream(p *pool, st *stream, h *HarvestStats) {
+	st.collect(p)
+	for st.head != 0 {
+		if c := &p.cells[st.head-1]; p.slots.Word(int(st.head-1)).State() != spanring.SlotClosed {
+			h.Calls++
+			if r.drv.Pending(c.wait) == NotReady {
+				return
+			}
+			p.finish(st.pop(p))
+			continue
+		}
+		n := 0
+		for i := st.head; i != 0 && n < batchPairs && p.slots.Word(int(i-1)).State() == spanring.SlotClosed; i = p.cells[i-1].next {
+			r.batchSlot[n] = i - 1
+			r.batch[n] = Pair{p.startEvent(i - 1), p.cells[i-1].pair.End}
+			n++
+		}
+		got, res, calls := r.drv.Elapsed(r.anchors.latest().event, r.batch[:n], r.times[:n])
+		h.Calls += calls
+		seen := r.now()
+		for k := range got {
+			i := st.pop(p)
+			r.land(p, i, &r.times[k], seen, h)
+			p.finish(i)
+		}
+		switch {
+		case got == n:
+		case res == NotReady:
+			return
+		default:
+			i := st.head - 1
+			v := p.slots.Get(int(i))
+			r.failed(&v, spanring.FailUnreadable)
+			h.Failed++
+			// Nothing is known of an unreadable pair but what its end event says
+			// itself: only a plain not-ready keeps the slot.
+			p.drain(i, p.slots.Word(int(i)).Generation(), p.cells[i].pair.End)
+		}
+	}
+}
+
+// land judges and writes one complete pair, seen complete at seenMonoNS.
+func (r *Recorder) land(p *pool, i uint32, t *Times, seenMonoNS int64, h *HarvestStats) {
+	v := p.slots.Get(int(i))
+	s, why := r.place(p, i, &v, t, seenMonoNS, h)
+	if why != spanring.FailNone {
+		r.failed(&v, why)
+		h.Failed++
+		return
+	}
+	e := s.Words()
+	r.w.Append(&e)
+	r.w.Add(spanring.CtrLanded, 1)
+	switch s.Gap {
+	case spanring.GapQueued:
+		r.w.Add(spanring.CtrQueued, 1)
+	case spanring.GapStarved:
+		r.w.Add(spanring.CtrStarved, 1)
+	}
+	r.inFlight.Add(-1)
+	h.Landed++
+	if r.o.Landed != nil {
+		r.o.Landed(&s)
+	}
+}
+
+// place makes a span of a pair's values, or says why it cannot be one.
+func (r *Recorder) place(p *pool, i uint32, v *spanring.Slot, t *Times, seenMonoNS int64, h *HarvestStats) (spanring.Span, spanring.Reason) {
+	s := spanring.Span{
+		Kind: v.Kind, Armed: v.Armed, SharedStart: v.SharedStart, Gap: v.Gap,
+		Context: v.Context, Lane: v.Lane, Stream: v.Stream, Step: v.Step,
+		Name: v.Name, Ordinal: v.Ordinal, Parent: v.Parent,
+	}
+	if why := checkDuration(t.DurationMS, seenMonoNS-v.EnqueueMonoNS); why != spanring.FailNone {
+		return s, why
+	}
+	durNS := int64(math.Round(float64(t.DurationMS) * 1e6))
+	s.RawNS = uint64(durNS)
+	r.correct(&s, t.DurationMS)
+
+	b := spanBounds{enqueueMonoNS: v.EnqueueMonoNS, closedMonoNS: v.EnqueueMonoNS, seenMonoNS: seenMonoNS, durNS: durNS}
+	if v.Kind == spanring.KindLane {
+		b.closedMonoNS = v.ClosedMonoNS // read before the end was recorded
+	}
+	gpuNS, errNS, a, ok := r.locate(p.startEvent(i), t, h)
+	if !ok {
+		// No anchor to be had at all: the span's own bounds place it.
+		latest := seenMonoNS - durNS
+		s.StartMonoNS = b.enqueueMonoNS + (latest-b.enqueueMonoNS)/2
+		s.PlaceUncertaintyNS = uint64(max(latest-b.enqueueMonoNS, 0)/2) + tickNS
+	} else {
+		b.gpuNS = gpuNS
+		b.errNS = errNS + quantumNS(t.DurationMS) + tickNS
+		if !a.allows(&b) {
+			return s, spanring.FailMisplaced
+		}
+		if !r.clock.span(&b) {
+			r.anchors.hurry()
+		}
+		host, u := r.clock.place(gpuNS)
+		s.StartMonoNS = host
+		s.PlaceUncertaintyNS = u + uint64(math.Ceil(errNS)) + tickNS
+	}
+	if s.StartMonoNS < 0 {
+		return s, spanring.FailMisplaced
+	}
+	s.LeadNS = s.StartMonoNS - v.EnqueueMonoNS
+	return s, spanring.FailNone
+}
+
+// sweep abandons lanes that were never ended and lets go of destroyed streams. A
+// slot that a caller is inside the driver with is never touched.
+func (r *Recorder) sweep(p *pool, nowMonoNS int64, h *HarvestStats) {
+	r.nextSweep = nowMonoNS + int64(r.o.Abandon)/sweepsPerAbandon
+	set := r.streams.Load()
+	for _, st := range set.all {
+		st.seen = false
+	}
+	for i := range p.cells {
+		w := p.slots.Word(i)
+		c := &p.cells[i]
+		if w.State() != spanring.SlotOpen || c.started.Load() != w.Generation() {
+			continue
+		}
+		// Nobody but this goroutine frees slots: an open one may close meanwhile,
+		// but what it holds does not change.
+		c.stream.seen = true
+		if r.o.StepEnded == nil {
+			continue
+		}
+		v := p.slots.Get(i)
+		ended, ok := r.o.StepEnded(v.Step)
+		if !ok || nowMonoNS-ended < int64(r.o.Abandon) || !p.close(uint32(i), w.Generation()) {
+			continue
+		}
+		r.failed(&v, spanring.FailAbandoned)
+		h.Failed++
+		p.drain(uint32(i), w.Generation(), p.startEvent(uint32(i)))
+		c.stream.collect(p) // its predecessor, if it shares an event, comes first
+		c.stream.append(p, uint32(i))
+	}
+	r.retire()
+}
