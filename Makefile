@@ -1,0 +1,67 @@
+# lanetrace: build, run, test. `make help` lists the targets.
+
+GO      ?= go
+BIN     := bin
+FUZZ    ?= 1s
+VERSION := $(shell sed -n 's/^const Version = "\(.*\)"/\1/p' doc.go)
+# -trimpath: call sites and recordings must not hold the builder's paths.
+BUILD   := $(GO) build -trimpath
+
+.DEFAULT_GOAL := build
+
+.PHONY: build
+build: ## the lanetrace binary and the example engine, into bin/
+	@mkdir -p $(BIN)
+	$(BUILD) -o $(BIN)/ ./cmd/lanetrace ./examples/decode
+
+.PHONY: run
+run: ## play the recording of an H200 and serve /metrics until interrupted
+	@mkdir -p $(BIN)
+	$(BUILD) -o $(BIN)/lanetrace ./cmd/lanetrace
+	@exec ./$(BIN)/lanetrace demo
+
+.PHONY: test
+test: ## all tests that need no server and no GPU
+	$(GO) test ./...
+
+.PHONY: check
+check: generated vet lint race fuzz ## generated files current, vet, lint, race detector, a second of each fuzz target
+
+.PHONY: vet
+vet:
+	$(GO) vet ./...
+	CGO_ENABLED=0 $(GO) vet ./...
+	CGO_ENABLED=0 GOARCH=arm64 $(GO) vet ./spanring ./cudaevents . ./backend/... ./collector/... ./exporters/... ./cmd/...
+
+.PHONY: lint
+lint: ## golangci-lint, pinned in tools/lint
+	cd tools/lint && $(GO) build -o ../../$(BIN)/golangci-lint github.com/golangci/golangci-lint/v2/cmd/golangci-lint
+	./$(BIN)/golangci-lint run ./...
+
+.PHONY: race
+race:
+	$(GO) test -race ./...
+
+.PHONY: fuzz
+fuzz: ## FUZZ=1s of each fuzz target
+	@GO="$(GO)" ./internal/ci/fuzz $(FUZZ)
+
+.PHONY: generated
+generated: ## fail when a generated file is not what its generator makes
+	@GO="$(GO)" ./internal/ci/generated
+
+.PHONY: bench
+bench: ## benchmarks, ns/op and allocs/op; ratios are taken within one run
+	$(GO) test -run '^$$' -bench . -benchmem ./...
+
+.PHONY: gpu-test
+gpu-test: ## the conformance suite on this machine's GPU
+	LANETRACE_TEST_GPU=1 $(GO) test -count=1 -v ./backend/cuda
+
+.PHONY: clean
+clean:
+	rm -rf $(BIN)
+
+.PHONY: help
+help:
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14

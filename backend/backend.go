@@ -1,0 +1,120 @@
+// Package backend is the interface through which an engine uses a GPU, with
+// telemetry built in: launches made through it are timed on armed steps, and
+// streams are known by identity.
+//
+// backend/cuda is the CUDA driver, backend/sim a GPU in pure Go for machines
+// that have none. Engines written against GPU run on either.
+package backend
+
+import (
+	"errors"
+
+	"github.com/lanetrace/lanetrace"
+	"github.com/lanetrace/lanetrace/cudaevents"
+)
+
+// Handles of the backend. The zero Stream is the default stream; every other
+// zero handle is none.
+type (
+	Stream    = cudaevents.Stream
+	Event     = cudaevents.Event
+	DevicePtr uint64
+	Kernel    uint64
+	Graph     uint64
+)
+
+// Dim3 is a grid's or block's extent in x, y and z.
+type Dim3 [3]uint32
+
+// ErrNotSupported is wrapped by what a backend cannot do.
+var ErrNotSupported = errors.New("not supported by this backend")
+
+// Launch is one kernel launch. Args may be reused by the caller as soon as
+// GPU.Launch has returned.
+type Launch struct {
+	Grid, Block Dim3
+	SharedBytes uint32
+	Stream      Stream
+	Args        []Arg
+}
+
+// Arg is one kernel argument: a value of 1 to 8 bytes.
+type Arg struct {
+	Bits uint64 // little-endian value
+	Size uint8  // 1, 2, 4 or 8
+}
+
+// GPU is one device as an engine sees it. Its methods may be called from any
+// goroutine; each binds the right context itself. Methods whose name ends in
+// Async, Launch, LaunchGraph, RecordEvent and StreamWaitEvent only enqueue.
+// Errors say what was tried and carry the driver's code.
+type GPU interface {
+	// Telemetry is the device's side of the hub; nil when there is none, which
+	// every method of lanetrace.Device accepts.
+	Telemetry() *lanetrace.Device
+
+	// LoadModule loads PTX or a cubin under a name. The sim looks name up among
+	// the modules that were registered with it and ignores image.
+	LoadModule(name string, image []byte) error
+	// HasModule reports whether a module of that name is loaded.
+	HasModule(name string) bool
+	// Kernel looks up a kernel. It allocates; keep the handle.
+	Kernel(module, function string) (Kernel, error)
+
+	// Launch enqueues a kernel. On armed steps it is timed. It does not allocate.
+	Launch(k Kernel, l *Launch) error
+
+	// DefaultStream is a non-blocking stream of the backend's own.
+	DefaultStream() Stream
+	CreateStream() (Stream, error)
+	DestroyStream(s Stream) error
+	// Synchronize blocks until all work queued on s is complete.
+	Synchronize(s Stream) error
+
+	// CreateEvent makes an event for ordering; it carries no time stamp.
+	CreateEvent() (Event, error)
+	DestroyEvent(e Event) error
+	RecordEvent(e Event, s Stream) error
+	StreamWaitEvent(s Stream, e Event) error
+	// EventQuery reports whether the work before e is complete. It never blocks.
+	EventQuery(e Event) (bool, error)
+	EventSynchronize(e Event) error
+
+	// StreamIsCapturing reports whether s is being captured into a graph; a status
+	// that cannot be had counts as capturing.
+	StreamIsCapturing(s Stream) bool
+	BeginCapture(s Stream) error
+	// EndCapture ends the capture and returns the instantiated graph.
+	EndCapture(s Stream) (Graph, error)
+	// AbortCapture ends a capture, if there is one, and discards it.
+	AbortCapture(s Stream)
+	LaunchGraph(g Graph, s Stream) error
+	DestroyGraph(g Graph) error
+
+	// Alloc allocates device memory. 0 bytes is an error.
+	Alloc(bytes int) (DevicePtr, error)
+	// Free frees it; freeing 0 does nothing.
+	Free(p DevicePtr) error
+	CopyHtoD(dst DevicePtr, src []byte) error
+	CopyDtoH(dst []byte, src DevicePtr) error
+	CopyDtoD(dst, src DevicePtr, bytes int) error
+	// CopyHtoDAsync enqueues a copy; src may be reused as soon as it returns.
+	CopyHtoDAsync(dst DevicePtr, src []byte, s Stream) error
+	// CopyDtoHOnStream is ordered after the work on s and returns when done.
+	CopyDtoHOnStream(dst []byte, src DevicePtr, s Stream) error
+	CopyDtoDAsync(dst, src DevicePtr, bytes int, s Stream) error
+	Memset(p DevicePtr, value byte, bytes int) error
+	MemsetAsync(p DevicePtr, value byte, bytes int, s Stream) error
+
+	// TotalMemory and FreeMemory are the driver's figures in bytes.
+	TotalMemory() (int64, error)
+	FreeMemory() (int64, error)
+	// SMCount is the number of streaming multiprocessors.
+	SMCount() (int, error)
+	// Name is the device's name.
+	Name() string
+
+	// Close drains telemetry, unloads modules and releases the context. Live
+	// handles are invalid afterwards.
+	Close() error
+}

@@ -1,0 +1,229 @@
+package lanetrace
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+
+	"github.com/lanetrace/lanetrace/cudaevents"
+	"github.com/lanetrace/lanetrace/spanring"
+)
+
+// Device is one GPU context under a hub; Hub.Attach makes it. A nil Device does
+// nothing.
+type Device struct {
+	hub *Hub
+	rec *cudaevents.Recorder
+
+	// gone is set when another Attach has replaced the device: its lanes and
+	// launches are no longer timed.
+	gone atomic.Bool
+
+	mu      sync.Mutex                // makes streams
+	streams atomic.Pointer[streamMap] // replaced, never changed
+
+	// The lanes of the step that lands now, added up: the harvester alone uses it.
+	landing   uint64
+	landingNS int64
+}
+
+type streamMap map[cudaevents.Stream]*streamState
+
+// streamState is what is open on a stream, innermost lane last.
+type streamState struct {
+	mu    sync.Mutex
+	lanes []openLane
+	bound Step
+}
+
+type openLane struct {
+	step    Step
+	lane    LaneID
+	ordinal uint32
+}
+
+// maxNesting bounds the lanes open at once on one stream; reaching it means that
+// lanes were not ended.
+const maxNesting = 32
+
+// Recorder is the context's recorder of event pairs.
+func (d *Device) Recorder() *cudaevents.Recorder {
+	if d == nil {
+		return nil
+	}
+	return d.rec
+}
+
+// ensurePool makes the pool; the recorder logs and counts a failure once.
+func (d *Device) ensurePool() { _ = d.rec.EnsurePool() }
+
+func (d *Device) detach(ctx context.Context) error {
+	d.gone.Store(true)
+	return d.rec.Close(ctx)
+}
+
+// Detach takes the context from its hub: what is in flight is drained until ctx
+// ends, the rest is failed{closed}, and the events are destroyed. A backend calls
+// it before its context goes.
+func (d *Device) Detach(ctx context.Context) error {
+	if d == nil {
+		return nil
+	}
+	d.hub.mu.Lock()
+	defer d.hub.mu.Unlock()
+	return d.detach(ctx)
+}
+
+func (d *Device) stream(s cudaevents.Stream) *streamState {
+	if st := (*d.streams.Load())[s]; st != nil {
+		return st
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	old := *d.streams.Load()
+	if st := old[s]; st != nil {
+		return st
+	}
+	next := make(streamMap, len(old)+1)
+	for k, v := range old {
+		next[k] = v
+	}
+	st := &streamState{lanes: make([]openLane, 0, maxNesting)}
+	next[s] = st
+	d.streams.Store(&next)
+	return st
+}
+
+// StreamDestroyed says that a stream's handle is no longer this stream's: the
+// driver may hand it out again. Spans in flight on it still land.
+func (d *Device) StreamDestroyed(s cudaevents.Stream) {
+	if d == nil {
+		return
+	}
+	d.mu.Lock()
+	if old := *d.streams.Load(); old[s] != nil {
+		next := make(streamMap, len(old))
+		for k, v := range old {
+			if k != s {
+				next[k] = v
+			}
+		}
+		d.streams.Store(&next)
+	}
+	d.mu.Unlock()
+	d.rec.StreamDestroyed(s)
+}
+
+// Name interns a text for LaunchBegin. Keep the id: a text not seen before takes
+// a lock and allocates.
+func (d *Device) Name(kind spanring.NameKind, text string) spanring.NameID {
+	if d == nil {
+		return 0
+	}
+	return d.hub.ring.Name(kind, text)
+}
+
+// GraphName interns a graph's label with its id and node count.
+func (d *Device) GraphName(id uint64, nodes uint32, label string) spanring.NameID {
+	if d == nil {
+		return 0
+	}
+	return d.hub.ring.GraphName(id, nodes, label)
+}
+
+// Bind says that launches on s outside any lane belong to step. Binding the zero
+// Step takes that back.
+func (d *Device) Bind(step Step, s cudaevents.Stream) {
+	if d == nil || d.hub.level.Load() == uint32(LevelOff) {
+		return
+	}
+	st := d.stream(s)
+	st.mu.Lock()
+	st.bound = step
+	st.mu.Unlock()
+}
+
+// Timing reports whether launches have to ask LaunchBegin now: some armed step
+// is open. It is one load.
+func (d *Device) Timing() bool { return d != nil && d.hub.armedOpen.Load() > 0 }
+
+// Launch is a launch that is being timed.
+type Launch struct {
+	cudaevents.Launch
+	step Step
+}
+
+// LaunchBegin takes a pair for a kernel or graph launch on s. It belongs to the
+// innermost lane open on s, else to the step bound to s. ok is false when it is
+// not to be timed: its step is not armed, the pool is full (counted), or it
+// belongs to nothing (counted). It makes no driver call. The caller records the
+// pair's events around the launch, in one crossing, and reports to LaunchEnd.
+func (d *Device) LaunchBegin(kind spanring.Kind, s cudaevents.Stream, name spanring.NameID) (l Launch, ok bool) {
+	if !d.Timing() || d.hub.level.Load() < uint32(LevelKernel) || d.gone.Load() {
+		return l, false
+	}
+	d.hub.ring.Add(spanring.CtrLaunches, 1)
+	st := d.stream(s)
+	st.mu.Lock()
+	step, m := st.bound, cudaevents.Meta{Kind: kind, Name: name}
+	if n := len(st.lanes); n > 0 {
+		o := &st.lanes[n-1]
+		step, m.Parent, m.Lane = o.step, o.ordinal, uint16(o.lane)
+	}
+	st.mu.Unlock()
+	if step.hub == nil {
+		d.hub.ring.Add(spanring.CtrUnattributed, 1)
+		return l, false
+	}
+	if !step.armed {
+		return l, false
+	}
+	if m.Ordinal, ok = step.open(); !ok {
+		return l, false
+	}
+	m.Step, m.Armed = step.id, true
+	cl, out := d.rec.Reserve(s, &m)
+	if !step.began(out) {
+		return l, false
+	}
+	step.state.timed.Add(1)
+	return Launch{Launch: cl, step: step}, true
+}
+
+// LaunchEnd reports what came of a timed launch.
+func (d *Device) LaunchEnd(l Launch, r cudaevents.LaunchResult) {
+	if !d.rec.Launched(l.Launch, r) && r.Capturing {
+		l.step.unopen()
+	}
+}
+
+// began settles a step's count of spans after an attempt to begin one.
+func (s Step) began(out cudaevents.Outcome) bool {
+	switch out {
+	case cudaevents.BeginOK:
+		return true
+	case cudaevents.BeginFull:
+		s.drop()
+	case cudaevents.BeginFailed:
+		// The recorder wrote an entry that says so: it stays among the opened.
+	default:
+		s.unopen()
+	}
+	return false
+}
+
+// landed sees every span as it lands, on the harvester's goroutine: it adds up
+// the outermost lanes of unarmed steps, which bound the step's length from the
+// GPU's side.
+func (d *Device) landed(s *spanring.Span) {
+	if s.Kind != spanring.KindLane || s.Parent != 0 || s.Armed {
+		return
+	}
+	if s.Step != d.landing {
+		if d.landing != 0 {
+			d.hub.arms.laneNS.observe(d.landingNS)
+		}
+		d.landing, d.landingNS = s.Step, 0
+	}
+	d.landingNS += int64(s.RawNS)
+}

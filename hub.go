@@ -1,0 +1,357 @@
+package lanetrace
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/lanetrace/lanetrace/cudaevents"
+	"github.com/lanetrace/lanetrace/spanring"
+)
+
+// controlEvery is how often the control file is looked for.
+const controlEvery = 250 * time.Millisecond
+
+// Hub is one process's telemetry: its ring, its level, its steps, and the GPU
+// contexts attached to it. Open makes one. A nil Hub does nothing.
+type Hub struct {
+	cfg  settled
+	ring *spanring.Writer // nil when telemetry is off for good
+	why  error            // then: why
+
+	// level is the one word that every entry point loads.
+	level atomic.Uint32
+	// armedOpen counts armed steps that have not ended: launches are looked at
+	// more closely only while it is not 0.
+	armedOpen atomic.Int32
+
+	steps stepTable
+	arms  arming
+	lanes laneTable
+
+	mu      sync.Mutex
+	devices atomic.Pointer[[]*Device]
+	closed  bool
+
+	stop chan struct{}
+	done sync.WaitGroup
+}
+
+// Open makes a hub: the ring, its lock and the poller of its control file, at
+// every level. It returns an error for a configuration that cannot be right.
+// A ring that cannot be made is no error: it is warned of once, the hub is off
+// for good, Disabled says why, and the engine runs on.
+func Open(cfg Config) (*Hub, error) {
+	s, err := cfg.settle()
+	if err != nil {
+		return nil, fmt.Errorf("lanetrace: %w", err)
+	}
+	h := &Hub{cfg: s, stop: make(chan struct{})}
+	h.devices.Store(new([]*Device))
+	h.arms.init(s.KernelSpanEvery, s.KernelBudget)
+	if h.ring, err = makeRing(s); err != nil {
+		h.why = err
+		s.Logger.Warn("lanetrace: telemetry is off", "reason", err.Error())
+		return h, nil
+	}
+	h.start(s.level)
+	return h, nil
+}
+
+// OpenHeap is Open with a ring on the heap that no other process can read, for
+// tests and benchmarks. The configuration's directory is not touched.
+func OpenHeap(cfg Config) (*Hub, error) {
+	s, err := cfg.settle()
+	if err != nil {
+		return nil, fmt.Errorf("lanetrace: %w", err)
+	}
+	h := &Hub{cfg: s, stop: make(chan struct{})}
+	h.devices.Store(new([]*Device))
+	h.arms.init(s.KernelSpanEvery, s.KernelBudget)
+	if h.ring, err = spanring.NewHeap(s.ringOptions()); err != nil {
+		return nil, fmt.Errorf("lanetrace: %w", err)
+	}
+	h.start(s.level)
+	return h, nil
+}
+
+func (s *settled) ringOptions() spanring.Options {
+	info := spanring.Info{Service: s.Service, Rank: spanring.NoRank, Producer: "lanetrace-go " + Version, Level: uint8(s.level)}
+	if s.Rank != nil {
+		info.Rank = *s.Rank
+	}
+	return spanring.Options{Geometry: s.geo, Info: info}
+}
+
+func makeRing(s settled) (*spanring.Writer, error) {
+	// Only our own default directory is made; a missing one that was named is
+	// more likely a mistake.
+	if !s.named {
+		if err := s.dir.Make(); err != nil {
+			return nil, err
+		}
+	}
+	return spanring.Create(s.dir, s.ringOptions())
+}
+
+func (h *Hub) start(level Level) {
+	h.lanes.init(h.ring)
+	h.ring.SetLevel(uint8(level))
+	h.level.Store(uint32(level))
+	h.publishArming()
+	if h.cfg.HarvestEvery > 0 {
+		h.done.Go(h.harvestLoop)
+	}
+	if h.ring.Path() != "" {
+		h.done.Go(h.controlLoop)
+	}
+}
+
+// Disabled says why telemetry is off for good, nil if it is not.
+func (h *Hub) Disabled() error {
+	if h == nil {
+		return nil
+	}
+	return h.why
+}
+
+// Ring is the hub's ring, nil when telemetry is off for good.
+func (h *Hub) Ring() *spanring.Writer {
+	if h == nil {
+		return nil
+	}
+	return h.ring
+}
+
+// Level is the level in force.
+func (h *Hub) Level() Level {
+	if h == nil {
+		return LevelOff
+	}
+	return Level(h.level.Load())
+}
+
+// SetLevel changes the level; steps and lanes already begun end as they began.
+// The first rise to lane makes each context's pool of event pairs (driver calls,
+// some milliseconds with calibration). It fails when telemetry is off for good.
+func (h *Hub) SetLevel(l Level) error {
+	if l >= numLevels {
+		return fmt.Errorf("lanetrace: unknown level %d", l)
+	}
+	if h == nil || h.ring == nil {
+		return fmt.Errorf("lanetrace: level stays off: %w", h.Disabled())
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.closed {
+		return errors.New("lanetrace: hub is closed")
+	}
+	if l >= LevelLane {
+		for _, d := range *h.devices.Load() {
+			d.ensurePool()
+		}
+	}
+	h.level.Store(uint32(l))
+	h.ring.SetLevel(uint8(l))
+	h.publishArming()
+	return nil
+}
+
+// Arm asks for the next n steps to be armed. They are armed at level kernel
+// only; requests add up.
+func (h *Hub) Arm(n uint32) {
+	if h == nil || h.ring == nil {
+		return
+	}
+	h.arms.request(n)
+	h.publishArming()
+}
+
+func (h *Hub) publishArming() {
+	every := uint32(0)
+	if h.Level() >= LevelKernel {
+		every = h.arms.stride()
+	}
+	h.ring.SetArming(every, h.arms.requested())
+}
+
+// Harvest reads the pairs that have completed since the last time and writes
+// them to the ring. It is for engines that set HarvestEvery to a negative value,
+// and for tests. It makes driver calls but waits for nothing except, now and
+// then, a clock anchor of at most 200 µs.
+func (h *Hub) Harvest() {
+	if h == nil {
+		return
+	}
+	for _, d := range *h.devices.Load() {
+		d.rec.Harvest()
+	}
+}
+
+func (h *Hub) harvestLoop() {
+	t := time.NewTicker(h.cfg.HarvestEvery)
+	defer t.Stop()
+	for {
+		select {
+		case <-h.stop:
+			return
+		case <-t.C:
+			h.Harvest()
+		}
+	}
+}
+
+func (h *Hub) controlLoop() {
+	t := time.NewTicker(controlEvery)
+	defer t.Stop()
+	var last string
+	for {
+		select {
+		case <-h.stop:
+			return
+		case <-t.C:
+			last = h.applyControl(last)
+		}
+	}
+}
+
+// applyControl acts on a control request with another ID than the last one, and
+// counts what it did or refused. It returns the ID that was last looked at.
+func (h *Hub) applyControl(last string) string {
+	c, err := spanring.ReadControl(h.ring.Path())
+	if errors.Is(err, spanring.ErrNoControl) {
+		return last
+	}
+	if err != nil {
+		// Each different nonsense counts once, not once a poll.
+		if id := "error: " + err.Error(); id != last {
+			h.ring.Add(spanring.CtrControlRejected, 1)
+			h.cfg.Logger.Warn("lanetrace: control request refused", "reason", err.Error())
+			return id
+		}
+		return last
+	}
+	if c.ID == last || c.ID == "" {
+		return last
+	}
+	if c.Level != "" {
+		l, err := ParseLevel(c.Level)
+		if err == nil {
+			err = h.SetLevel(l)
+		}
+		if err != nil {
+			h.ring.Add(spanring.CtrControlRejected, 1)
+			h.cfg.Logger.Warn("lanetrace: control request refused", "reason", err.Error())
+			return c.ID
+		}
+	}
+	if c.ArmSteps > maxArmRequest {
+		h.ring.Add(spanring.CtrControlRejected, 1)
+		h.cfg.Logger.Warn("lanetrace: control request refused", "reason", fmt.Sprintf("%d armed steps asked for, at most %d", c.ArmSteps, maxArmRequest))
+		return c.ID
+	}
+	h.Arm(c.ArmSteps)
+	h.ring.Add(spanring.CtrControlApplied, 1)
+	return c.ID
+}
+
+// Attach puts a GPU context under the hub. At level lane and above it makes the
+// context's pool of event pairs; one that cannot be made is logged once and
+// leaves GPU spans off. Attaching a context of the same device again drains the
+// first for at most a second and replaces it; counters go on. It fails only when
+// the ring has no room for another context. Attaching to a nil or disabled hub
+// gives a nil Device.
+func (h *Hub) Attach(drv cudaevents.Driver) (*Device, error) {
+	if h == nil || h.ring == nil {
+		return nil, nil
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.closed {
+		return nil, errors.New("lanetrace: hub is closed")
+	}
+	info := drv.Device()
+	old := *h.devices.Load()
+	opts := cudaevents.Options{
+		Pairs: h.cfg.Pairs, Abandon: h.cfg.Abandon, Calibrate: !h.cfg.NoCalibration,
+		Logger: h.cfg.Logger, StepEnded: h.steps.ended,
+	}
+	d := &Device{hub: h}
+	opts.Landed = d.landed
+	at := slices.IndexFunc(old, func(o *Device) bool {
+		i := o.rec.Device()
+		return i.UUID == info.UUID && i.Ordinal == info.Ordinal
+	})
+	var err error
+	if at < 0 {
+		d.rec, err = cudaevents.New(drv, h.ring, opts)
+	} else {
+		ctx, cancel := context.WithTimeout(context.Background(), replaceDrain)
+		old[at].gone.Store(true)
+		err = old[at].rec.Close(ctx)
+		cancel()
+		if err != nil {
+			h.cfg.Logger.Warn("lanetrace: replaced context did not drain", "reason", err.Error())
+		}
+		d.rec, err = cudaevents.NewReplacing(old[at].rec, drv, opts)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("lanetrace: attach %s: %w", info.Name, err)
+	}
+	d.streams.Store(new(streamMap))
+	next := slices.Clone(old)
+	if at < 0 {
+		next = append(next, d)
+	} else {
+		next[at] = d
+	}
+	if d.rec.ContextIndex() == 0 {
+		cs := spanring.ContextState{UUID: info.UUID, MIG: info.MIG}
+		h.ring.SetGPU(cs.UUIDText(), info.Name)
+	}
+	if h.Level() >= LevelLane {
+		d.ensurePool()
+	}
+	h.devices.Store(&next)
+	return d, nil
+}
+
+// replaceDrain bounds how long Attach waits for a replaced context's spans.
+const replaceDrain = time.Second
+
+// Close drains what is in flight until ctx ends, fails the rest, and closes the
+// ring. Spans still open are failed{closed}. Closing twice does nothing.
+func (h *Hub) Close(ctx context.Context) error {
+	if h == nil {
+		return nil
+	}
+	h.mu.Lock()
+	if h.closed || h.ring == nil {
+		h.closed = true
+		h.mu.Unlock()
+		return nil
+	}
+	h.closed = true
+	h.level.Store(uint32(LevelOff))
+	devs := *h.devices.Load()
+	h.mu.Unlock()
+	close(h.stop)
+	h.done.Wait()
+	var errs []error
+	for _, d := range devs {
+		errs = append(errs, d.detach(ctx))
+	}
+	if h.cfg.RemoveOnClose {
+		errs = append(errs, h.ring.Remove())
+	} else {
+		errs = append(errs, h.ring.Close())
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("lanetrace: close: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,203 @@
+package lanetrace
+
+import (
+	"sync/atomic"
+
+	"github.com/lanetrace/lanetrace/spanring"
+)
+
+// openSteps is how many steps can be open at once. An engine that opens more has
+// forgotten to end some: those are counted as misuse and as failed{abandoned}.
+const openSteps = 4096
+
+// stepEnded is the bit in stepState.opened that closes a step to further spans,
+// in the same atomic operation that reads how many there were.
+const stepEnded = 1 << 31
+
+// stepState is what is known of a step while spans may still be opened in it. Its
+// place is used again openSteps steps later.
+type stepState struct {
+	id      atomic.Uint64
+	beginNS atomic.Int64
+	endNS   atomic.Int64 // 0 while open
+	opened  atomic.Uint32
+	dropped atomic.Uint32
+	ordinal atomic.Uint32
+	timed   atomic.Uint32 // launches that got a pair
+	armed   atomic.Bool
+}
+
+type stepTable struct {
+	last  atomic.Uint64
+	state [openSteps]stepState
+}
+
+// ended is cudaevents.Options.StepEnded.
+func (t *stepTable) ended(step uint64) (int64, bool) {
+	s := &t.state[step%openSteps]
+	if s.id.Load() != step {
+		// Overtaken by a later step: it ended, or was given up, long ago.
+		return 0, true
+	}
+	ns := s.endNS.Load()
+	return ns, ns != 0
+}
+
+// Step is one step of the engine, begun by Hub.StepBegin. It is a small value to
+// be passed around; the zero Step does nothing.
+type Step struct {
+	hub   *Hub
+	state *stepState
+	id    uint64
+	armed bool
+}
+
+// ID is the step's number within the run, from 1; 0 for the zero Step.
+func (s Step) ID() uint64 { return s.id }
+
+// Armed reports whether the step's kernels are timed.
+func (s Step) Armed() bool { return s.armed }
+
+// StepBegin begins a step. It reads the clock and writes one log entry; at level
+// off it is one load. It does not block, allocate or call the driver. Steps may
+// overlap.
+func (h *Hub) StepBegin() Step {
+	if h == nil || h.level.Load() == uint32(LevelOff) {
+		return Step{}
+	}
+	return h.stepBegin(Level(h.level.Load()))
+}
+
+func (h *Hub) stepBegin(level Level) Step {
+	if level == LevelOff {
+		return Step{}
+	}
+	id := h.steps.last.Add(1)
+	st := &h.steps.state[id%openSteps]
+	if prev := st.id.Load(); prev != 0 && st.endNS.Load() == 0 {
+		h.forget(st, prev)
+	}
+	now := spanring.MonoNS()
+	armed := level >= LevelKernel && h.arms.next()
+	// The place is closed to its old step's spans before it takes the new id.
+	st.id.Store(0)
+	st.endNS.Store(0)
+	st.beginNS.Store(now)
+	st.dropped.Store(0)
+	st.ordinal.Store(0)
+	st.timed.Store(0)
+	st.armed.Store(armed)
+	st.opened.Store(0)
+	st.id.Store(id)
+	h.ring.Add(spanring.CtrBegun, 1)
+	h.ring.Add(spanring.CtrStepsBegun, 1)
+	if armed {
+		h.armedOpen.Add(1)
+		h.ring.Add(spanring.CtrStepsArmed, 1)
+		h.publishArming()
+	}
+	e := (&spanring.StepBegin{Step: id, MonoNS: now, Armed: armed, Level: uint8(level)}).Words()
+	h.ring.Append(&e)
+	return Step{hub: h, state: st, id: id, armed: armed}
+}
+
+// forget accounts for a step whose place is needed though it never ended.
+func (h *Hub) forget(st *stepState, id uint64) {
+	if old := st.opened.Or(stepEnded); old&stepEnded == 0 {
+		h.ring.Add(spanring.CtrMisuse, 1)
+		h.ring.Add(spanring.FailAbandoned.Counter(), 1)
+		if st.armed.Load() {
+			h.armedOpen.Add(-1)
+		}
+	}
+}
+
+// End ends the step on the host. Its spans may still be running on the GPU. It
+// reads the clock and writes one log entry. Ending twice is counted as misuse.
+func (s Step) End() {
+	h := s.hub
+	if h == nil {
+		return
+	}
+	if s.state.id.Load() != s.id {
+		h.ring.Add(spanring.CtrMisuse, 1)
+		return
+	}
+	opened := s.state.opened.Or(stepEnded)
+	if opened&stepEnded != 0 {
+		h.ring.Add(spanring.CtrMisuse, 1)
+		return
+	}
+	now := spanring.MonoNS()
+	begin := s.state.beginNS.Load()
+	s.state.endNS.Store(now)
+	e := (&spanring.StepEnd{
+		Step: s.id, MonoNS: now, BeginNS: begin, Armed: s.armed,
+		Opened: opened, Dropped: s.state.dropped.Load(),
+	}).Words()
+	h.ring.Append(&e)
+	h.ring.Add(spanring.CtrLanded, 1)
+	h.ring.Add(spanring.CtrStepsEnded, 1)
+	h.arms.ended(now-begin, s.armed, s.state.timed.Load())
+	if s.armed {
+		h.armedOpen.Add(-1)
+		h.publishArming()
+	}
+}
+
+// Attrs are what a step worked on.
+type Attrs struct {
+	BatchSize     int // sequences
+	DecodeTokens  int // tokens generated
+	PrefillTokens int // prompt tokens processed
+	GraphMode     spanring.GraphMode
+}
+
+// SetAttrs says what the step works on: one log entry. The last call counts.
+func (s Step) SetAttrs(a Attrs) {
+	if s.hub == nil {
+		return
+	}
+	e := (&spanring.StepAttrs{
+		Step: s.id, BatchSize: clamp32(a.BatchSize), DecodeTokens: clamp32(a.DecodeTokens),
+		PrefillTokens: clamp32(a.PrefillTokens), GraphMode: min(a.GraphMode, spanring.GraphMixed),
+	}).Words()
+	s.hub.ring.Append(&e)
+}
+
+func clamp32(n int) uint32 { return uint32(max(0, min(n, 1<<32-1))) }
+
+// open takes an ordinal for a span in the step. ok is false, and misuse counted,
+// when the step has ended.
+func (s Step) open() (ordinal uint32, ok bool) {
+	st := s.state
+	if st.id.Load() != s.id {
+		s.hub.ring.Add(spanring.CtrMisuse, 1)
+		return 0, false
+	}
+	for {
+		old := st.opened.Load()
+		if old&stepEnded != 0 {
+			s.hub.ring.Add(spanring.CtrMisuse, 1)
+			return 0, false
+		}
+		if st.opened.CompareAndSwap(old, old+1) {
+			return st.ordinal.Add(1), true
+		}
+	}
+}
+
+// unopen takes open back for a span that was not begun after all.
+func (s Step) unopen() {
+	if s.state.id.Load() == s.id {
+		s.state.opened.Add(^uint32(0))
+	}
+}
+
+// drop turns an open span into one that found no slot.
+func (s Step) drop() {
+	s.unopen()
+	if s.state.id.Load() == s.id {
+		s.state.dropped.Add(1)
+	}
+}
