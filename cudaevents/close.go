@@ -14,8 +14,10 @@ import (
 // (BeginOff); ends are taken until the drain is over and are stale after it. If
 // ctx ended first its error is returned beside any of the driver's; the recorder
 // is closed all the same and can be replaced. Events that a caller is inside the
-// driver with are left alive. A second Close does nothing.
+// driver with are left alive. A second Close waits for the first and does nothing.
 func (r *Recorder) Close(ctx context.Context) error {
+	r.closing.Lock()
+	defer r.closing.Unlock()
 	p := r.pool.Load()
 	var errs []error
 	if p != nil && !p.closed.Swap(true) {

@@ -20,14 +20,14 @@ func (c candidate) at(x float64) float64 { return c.off + c.rate*x }
 // clips the polygon. No corner left means that the observations contradict each
 // other.
 //
-// Corners are few: clipping adds one at the most, and what widens the polygon
-// again (time passing) simplifies it outwards when there are more than
-// maxCorners. Nothing is ever cut off that an observation did not exclude.
+// Corners are few: clipping adds one at the most, and a polygon with more than
+// maxCorners is simplified outwards. Nothing is ever cut off that an observation
+// did not exclude.
 type feasible struct {
 	corners, spare []candidate
 }
 
-const maxCorners = 16
+const maxCorners = 24
 
 // reset makes the set all candidates in a rectangle.
 func (f *feasible) reset(offLo, offHi, rateLo, rateHi float64) {
@@ -94,6 +94,9 @@ func (f *feasible) clip(o, r, bound float64) bool {
 		return false
 	}
 	f.corners, f.spare = out, f.corners
+	if len(f.corners) > maxCorners {
+		f.simplify()
+	}
 	return true
 }
 

@@ -112,8 +112,8 @@ func (r *Recorder) harvestStream(p *pool, st *stream, h *HarvestStats) {
 // land judges and writes one complete pair, seen complete at seenMonoNS.
 func (r *Recorder) land(p *pool, i uint32, t *Times, seenMonoNS int64, h *HarvestStats) {
 	v := p.slots.Get(int(i))
-	s, why := r.place(p, i, &v, t, seenMonoNS, h)
-	if why != spanring.FailNone {
+	s := &r.span
+	if why := r.place(s, p, i, &v, t, seenMonoNS, h); why != spanring.FailNone {
 		r.failed(&v, why)
 		h.Failed++
 		return
@@ -130,23 +130,23 @@ func (r *Recorder) land(p *pool, i uint32, t *Times, seenMonoNS int64, h *Harves
 	r.inFlight.Add(-1)
 	h.Landed++
 	if r.o.Landed != nil {
-		r.o.Landed(&s)
+		r.o.Landed(s)
 	}
 }
 
 // place makes a span of a pair's values, or says why it cannot be one.
-func (r *Recorder) place(p *pool, i uint32, v *spanring.Slot, t *Times, seenMonoNS int64, h *HarvestStats) (spanring.Span, spanring.Reason) {
-	s := spanring.Span{
+func (r *Recorder) place(s *spanring.Span, p *pool, i uint32, v *spanring.Slot, t *Times, seenMonoNS int64, h *HarvestStats) spanring.Reason {
+	*s = spanring.Span{
 		Kind: v.Kind, Armed: v.Armed, SharedStart: v.SharedStart, Gap: v.Gap,
 		Context: v.Context, Lane: v.Lane, Stream: v.Stream, Step: v.Step,
 		Name: v.Name, Ordinal: v.Ordinal, Parent: v.Parent,
 	}
 	if why := checkDuration(t.DurationMS, seenMonoNS-v.EnqueueMonoNS); why != spanring.FailNone {
-		return s, why
+		return why
 	}
 	durNS := int64(math.Round(float64(t.DurationMS) * 1e6))
 	s.RawNS = uint64(durNS)
-	r.correct(&s, t.DurationMS)
+	r.correct(s, t.DurationMS)
 
 	b := spanBounds{enqueueMonoNS: v.EnqueueMonoNS, closedMonoNS: v.EnqueueMonoNS, seenMonoNS: seenMonoNS, durNS: durNS}
 	if v.Kind == spanring.KindLane {
@@ -162,7 +162,7 @@ func (r *Recorder) place(p *pool, i uint32, v *spanring.Slot, t *Times, seenMono
 		b.gpuNS = gpuNS
 		b.errNS = errNS + quantumNS(t.DurationMS) + tickNS
 		if !a.allows(&b) {
-			return s, spanring.FailMisplaced
+			return spanring.FailMisplaced
 		}
 		if !r.clock.span(&b) {
 			r.anchors.hurry()
@@ -172,10 +172,10 @@ func (r *Recorder) place(p *pool, i uint32, v *spanring.Slot, t *Times, seenMono
 		s.PlaceUncertaintyNS = u + uint64(math.Ceil(errNS)) + tickNS
 	}
 	if s.StartMonoNS < 0 {
-		return s, spanring.FailMisplaced
+		return spanring.FailMisplaced
 	}
 	s.LeadNS = s.StartMonoNS - v.EnqueueMonoNS
-	return s, spanring.FailNone
+	return spanring.FailNone
 }
 
 // sweep abandons lanes that were never ended and lets go of destroyed streams. A

@@ -94,7 +94,8 @@ type Recorder struct {
 	streams  atomic.Pointer[streamSet]
 	inFlight atomic.Int64 // spans begun, neither landed nor failed
 
-	wanted atomic.Bool // EnsurePool was asked for and had to wait
+	wanted  atomic.Bool // EnsurePool was asked for and had to wait
+	closing sync.Mutex  // held by Close from beginning to end
 
 	// mu is held by whoever harvests, makes the pool or closes; it guards what
 	// follows.
@@ -108,6 +109,7 @@ type Recorder struct {
 	batch     [batchPairs]Pair
 	batchSlot [batchPairs]uint32
 	times     [batchPairs]Times
+	span      spanring.Span // the one being landed
 
 	identMu   sync.Mutex // serialises changes of streams; guards what follows
 	streamNum uint16

@@ -50,6 +50,22 @@ const (
 	BeginFailed
 )
 
+func (o Outcome) String() string {
+	switch o {
+	case BeginOK:
+		return "ok"
+	case BeginOff:
+		return "off"
+	case BeginFull:
+		return "full"
+	case BeginCapturing:
+		return "capturing"
+	case BeginFailed:
+		return "failed"
+	}
+	return "unknown"
+}
+
 // Begin opens a span on s and records its start there: one Driver.Record, and one
 // Driver.StreamID when s is seen for the first time. It does not block or
 // allocate after that. The handle is for one End or Switch, on any goroutine.
