@@ -72,9 +72,12 @@ func (a *assembler) add(w *spanring.Words) {
 			a.engine.sum.malformed++
 			return
 		}
-		if st := a.step(at.Step); st != nil {
-			st.Attrs, st.HasAttrs = at, true
+		st := a.step(at.Step)
+		if st == nil {
+			a.engine.sum.lateEntries++
+			return
 		}
+		st.Attrs, st.HasAttrs = at, true
 	default:
 		// Kinds that belong to other readers of the same source, and kinds of a
 		// later release.

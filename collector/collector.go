@@ -1,9 +1,19 @@
 package collector
 
 import (
+	"cmp"
 	"context"
+	"errors"
+	"fmt"
+	"io/fs"
 	"log/slog"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/lanetrace/lanetrace/spanring"
 )
@@ -12,43 +22,353 @@ import (
 type Options struct {
 	// Dir is the ring directory; it must exist. Required.
 	Dir spanring.Dir
-	// NewSelector makes the selector of one engine. Default LiveSelector{}.
-	NewSelector func(e *Engine) Selector
-	// Exporter, Observers, Taps, StepTimeout, MaxOpenSteps, MaxSpansPerStep and
-	// MaxOpenSpans are as in ProcessorOptions; Label and Selector there are the
+	// Processor is what becomes of each ring's steps. Label and Selector are the
 	// collector's to set.
 	Processor ProcessorOptions
+	// NewSelector makes the selector of one engine. Default LiveSelector{}.
+	NewSelector func() Selector
 
-	// Rescan is how often the directory is looked at for new rings. Default 250 ms.
+	// Rescan is how often the directory is looked at. Default 250 ms.
 	Rescan time.Duration
-	// Linger is how long the metrics of an engine that ended are still shown, so
-	// that its last values are scraped. Default 5 min. A new engine that would
-	// carry the same label ends it earlier.
+	// GPUWait is how long an engine that has neither written an entry nor opened a
+	// GPU is waited for, because its label names the GPU. Default 60 s.
+	GPUWait time.Duration
+	// Linger is how long an engine that ended is still known and its series shown,
+	// so that their last values are scraped. An engine that takes over its label
+	// ends that earlier. Default 5 min.
 	Linger time.Duration
-	// FromNow skips what is already in a ring found at the start. Default false.
-	FromNow bool
-	// OnAttach, when not nil, is told of each engine before its entries are read.
+	// OnAttach, when not nil, is told of each engine before its entries are read,
+	// OnEnd after they all were. They are called on different goroutines.
 	OnAttach func(e *Engine)
+	OnEnd    func(e *Engine)
 
 	// Logger takes what happens: engines that come and go, rings that cannot be
 	// read. Default discards.
 	Logger *slog.Logger
 }
 
-// Collector reads every ring of a directory.
-type Collector struct{ o Options }
+// maxRings bounds how many rings are read at once.
+const maxRings = 1024
+
+// Collector reads every ring of a directory: those that are there and those that
+// appear later, of engines that live and of engines that died before they were
+// read. Its methods may be called from any goroutine.
+type Collector struct {
+	o   Options
+	ins *Instruments
+
+	mu    sync.Mutex
+	rings map[string]*ring // by path
+
+	listFails bool // of the scanning goroutine
+}
+
+// ring is one ring file.
+type ring struct {
+	path    string
+	refused bool // cannot be read; not tried again while the file is there
+
+	src       Source // until proc
+	openedAt  time.Time
+	stillborn bool // the engine was dead when its ring was found
+
+	proc    *Processor
+	base    string // the label without its number
+	label   string
+	ended   bool // the processor has ended
+	endedAt time.Time
+	gone    bool // forgotten; only the path is kept, so that it is not read again
+}
 
 // New checks the directory and returns a Collector that does not run yet.
-func New(o Options) (*Collector, error) { return nil, nil }
+func New(o Options) (*Collector, error) {
+	if err := o.Dir.CheckReadable(); err != nil {
+		return nil, err
+	}
+	if o.NewSelector == nil {
+		o.NewSelector = func() Selector { return LiveSelector{} }
+	}
+	if o.Rescan == 0 {
+		o.Rescan = 250 * time.Millisecond
+	}
+	if o.GPUWait == 0 {
+		o.GPUWait = 60 * time.Second
+	}
+	if o.Linger == 0 {
+		o.Linger = 5 * time.Minute
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	o.Processor.Logger = cmp.Or(o.Processor.Logger, o.Logger)
+	return &Collector{o: o, ins: o.Processor.Instruments, rings: make(map[string]*ring)}, nil
+}
 
 // Run attaches to every ring, also to those that appear later, and reads them
 // until ctx ends. Then it reads what is there, closes open steps as incomplete
-// and returns nil. It fails only when the ring directory cannot be read at all.
-func (c *Collector) Run(ctx context.Context) error { return nil }
+// and returns nil. A directory that cannot be listed for a while costs a warning:
+// the rings that are mapped are read on. Run may be called once.
+func (c *Collector) Run(ctx context.Context) error {
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error {
+		t := time.NewTicker(c.o.Rescan)
+		defer t.Stop()
+		for {
+			c.scan(ctx, g)
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-t.C:
+			}
+		}
+	})
+	err := g.Wait()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, r := range c.rings {
+		if r.src != nil && r.proc == nil {
+			err = errors.Join(err, r.src.Close())
+		}
+	}
+	return err
+}
+
+// scan looks at the directory once.
+func (c *Collector) scan(ctx context.Context, g *errgroup.Group) {
+	paths, err := c.o.Dir.List()
+	if (err != nil) != c.listFails {
+		c.listFails = err != nil
+		if err != nil {
+			c.o.Logger.Warn("ring directory cannot be listed", "reason", err.Error())
+		}
+	}
+	now := time.Now()
+	c.mu.Lock()
+	if err == nil {
+		c.look(paths, now)
+	}
+	attached := c.ready(now)
+	for _, r := range attached {
+		c.attach(r)
+	}
+	c.mu.Unlock()
+	for _, r := range attached {
+		if r.proc != nil {
+			c.read(ctx, g, r)
+		}
+	}
+}
+
+// look opens new rings and forgets old ones.
+func (c *Collector) look(paths []string, now time.Time) {
+	there := make(map[string]bool, len(paths))
+	for _, p := range paths {
+		there[p] = true
+		if c.rings[p] == nil && len(c.rings) < maxRings {
+			c.open(p, now)
+		}
+	}
+	for p, r := range c.rings {
+		if r.ended && !r.gone && now.Sub(r.endedAt) >= c.o.Linger {
+			c.forget(r)
+		}
+		if !there[p] && (r.refused || r.gone) {
+			delete(c.rings, p)
+		}
+	}
+}
+
+// open maps a ring that was not seen before.
+func (c *Collector) open(path string, now time.Time) {
+	rd, err := spanring.Open(path, spanring.ReaderOptions{})
+	if errors.Is(err, fs.ErrNotExist) {
+		return // removed meanwhile
+	}
+	r := &ring{path: path, openedAt: now}
+	c.rings[path] = r
+	if err != nil {
+		c.refuse(r, err)
+		return
+	}
+	r.src = NewRingSource(rd)
+	alive, err := r.src.Alive()
+	r.stillborn = err == nil && !alive
+}
+
+// refuse gives a ring up for good, said and counted once.
+func (c *Collector) refuse(r *ring, err error) {
+	r.refused = true
+	why := ringUnreadable
+	switch {
+	case errors.Is(err, spanring.ErrVersion):
+		why = ringVersion
+	case errors.Is(err, spanring.ErrTruncated):
+		why = ringTruncated
+	case errors.Is(err, spanring.ErrCorrupt), errors.Is(err, spanring.ErrNotRing):
+		why = ringCorrupt
+	}
+	c.ins.ringFailed(why)
+	c.o.Logger.Warn("cannot read ring", "ring", filepath.Base(r.path), "reason", err.Error())
+	if r.src != nil && r.proc == nil {
+		r.src.Close()
+		r.src = nil
+	}
+}
+
+// ready are the rings that can be attached to now, in order of their engines'
+// starts: their labels are known for good and free.
+func (c *Collector) ready(now time.Time) []*ring {
+	type candidate struct {
+		*ring
+		madeNS int64
+	}
+	var cs []candidate
+	for _, r := range c.rings {
+		if r.src == nil || r.proc != nil || r.refused {
+			continue
+		}
+		i, err := r.src.Info()
+		if err == nil {
+			// A poll without room reads nothing but how much was published.
+			_, _, err = r.src.Poll(nil)
+		}
+		if err != nil {
+			c.refuse(r, err)
+			continue
+		}
+		known := i.GPUUUID != "" || r.src.Account().Published > 0 || r.stillborn || i.Clean || now.Sub(r.openedAt) >= c.o.GPUWait
+		r.base = EngineName(i)
+		if known && !c.dyingNamesake(r.base) {
+			cs = append(cs, candidate{r, i.CreatedUnixNS})
+		}
+	}
+	slices.SortFunc(cs, func(a, b candidate) int {
+		return cmp.Or(cmp.Compare(a.madeNS, b.madeNS), strings.Compare(a.path, b.path))
+	})
+	out := make([]*ring, len(cs))
+	for i, x := range cs {
+		out[i] = x.ring
+	}
+	return out
+}
+
+// dyingNamesake reports whether an engine of that name is dead and still being
+// drained: its label will be free in a moment.
+func (c *Collector) dyingNamesake(base string) bool {
+	for _, r := range c.rings {
+		if r.proc == nil || r.ended || r.base != base {
+			continue
+		}
+		if alive, err := r.src.Alive(); err != nil || !alive {
+			return true
+		}
+	}
+	return false
+}
+
+// attach gives a ring its label and makes its processor.
+func (c *Collector) attach(r *ring) {
+	live := func(label string) bool {
+		for _, o := range c.rings {
+			if o.proc != nil && !o.ended && o.label == label {
+				return true
+			}
+		}
+		return false
+	}
+	r.label = r.base
+	for n := 2; live(r.label); n++ {
+		r.label = fmt.Sprintf("%s-%d", r.base, n)
+	}
+	for _, o := range c.rings {
+		if o.proc != nil && o.ended && o.label == r.label {
+			c.forget(o) // two runs must not share a series
+		}
+	}
+	po := c.o.Processor
+	po.Selector, po.Label = c.o.NewSelector(), r.label
+	p, err := NewProcessor(r.src, po)
+	if err != nil {
+		c.refuse(r, err)
+		return
+	}
+	r.proc = p
+}
+
+// read starts the goroutine that reads a ring.
+func (c *Collector) read(ctx context.Context, g *errgroup.Group, r *ring) {
+	e := r.proc.engine
+	i := e.Info()
+	c.o.Logger.Info("engine attached", "engine", e.label, "run_id", e.runID.String(), "pid", i.PID, "level", LevelText(i.Level))
+	if c.o.OnAttach != nil {
+		c.o.OnAttach(e)
+	}
+	g.Go(func() error {
+		err := r.proc.Run(ctx)
+		c.end(r, err)
+		return nil
+	})
+}
+
+// end follows a processor's end.
+func (c *Collector) end(r *ring, err error) {
+	e := r.proc.engine
+	state := e.State()
+	if err != nil {
+		why := ringUnreadable
+		if errors.Is(err, spanring.ErrTruncated) {
+			why = ringTruncated
+		}
+		c.ins.ringFailed(why)
+		c.o.Logger.Warn("ring given up", "engine", e.label, "reason", err.Error())
+	}
+	if err := r.proc.Close(); err != nil {
+		c.o.Logger.Warn("ring not closed cleanly", "engine", e.label, "reason", err.Error())
+	}
+	if c.o.OnEnd != nil {
+		c.o.OnEnd(e)
+	}
+	if state != EngineLive {
+		a := e.ReaderAccount()
+		c.o.Logger.Info("engine "+state.String(), "engine", e.label, "run_id", e.runID.String(), "in_flight", len(e.Busy()), "entries_lost", a.Lost)
+		if !r.stillborn {
+			c.ins.engineEnded(state)
+		}
+	}
+	c.mu.Lock()
+	r.ended, r.endedAt = true, time.Now()
+	c.mu.Unlock()
+}
+
+// forget ends the series of an engine that has ended.
+func (c *Collector) forget(r *ring) {
+	r.proc.Forget()
+	r.gone, r.proc, r.src = true, nil, nil
+}
 
 // Engines are the runs known now, those that ended and still linger included, in
 // order of label.
-func (c *Collector) Engines() []*Engine { return nil }
+func (c *Collector) Engines() []*Engine {
+	c.mu.Lock()
+	var es []*Engine
+	for _, r := range c.rings {
+		if r.proc != nil {
+			es = append(es, r.proc.engine)
+		}
+	}
+	c.mu.Unlock()
+	slices.SortFunc(es, func(a, b *Engine) int {
+		return cmp.Or(strings.Compare(a.label, b.label), strings.Compare(a.runID.String(), b.runID.String()))
+	})
+	return es
+}
 
 // Accounts are the loss accounts of Engines.
-func (c *Collector) Accounts() []Account { return nil }
+func (c *Collector) Accounts() []Account {
+	es := c.Engines()
+	as := make([]Account, len(es))
+	for i, e := range es {
+		as[i] = e.Account()
+	}
+	return as
+}

@@ -14,7 +14,7 @@ type EngineState uint8
 
 // The states of a run.
 const (
-	EngineLive  EngineState = iota // its producer runs
+	EngineLive  EngineState = iota // its producer runs, or the collector left it running
 	EngineEnded                    // its producer closed the ring
 	EngineDied                     // its producer went without closing the ring
 )
@@ -30,27 +30,39 @@ func (s EngineState) String() string {
 	return "live"
 }
 
-// Engine is one run of one engine. Its methods may be called from any goroutine.
+// Engine is one run of one engine. Its methods may be called from any goroutine,
+// also after the run's end: they then tell what was last known.
 type Engine struct {
 	label  string
-	src    Source
+	runID  spanring.RunID
 	ledger Ledger
 	state  atomic.Uint32
 
-	mu   sync.Mutex
-	info spanring.Info     // as last read
-	ctrs spanring.Counters // as last read
+	mu    sync.Mutex
+	src   Source
+	known known
 
-	attrs engineAttrs // attribute sets of its metrics, built once
 	sum   summary     // what its steps added up to
+	attrs engineAttrs // of its instruments, built once
+}
+
+// known is what was last read from a source.
+type known struct {
+	closed   bool // the source has been closed: ask it no more
+	info     spanring.Info
+	counters spanring.Counters
+	contexts []spanring.ContextState
+	account  spanring.Account
+	busy     []spanring.SlotEntry
+	nowNS    int64
 }
 
 // Label is the stable name of the engine in metrics: service name or executable,
 // rank, GPU, and a number where live engines would be called the same.
 func (e *Engine) Label() string { return e.label }
 
-// Source is what the engine is read from.
-func (e *Engine) Source() Source { return e.src }
+// RunID is the run's identity.
+func (e *Engine) RunID() spanring.RunID { return e.runID }
 
 // Ledger is the sidecar's line of the engine's loss account.
 func (e *Engine) Ledger() *Ledger { return &e.ledger }
@@ -58,42 +70,80 @@ func (e *Engine) Ledger() *Ledger { return &e.ledger }
 // State is where the run stands.
 func (e *Engine) State() EngineState { return EngineState(e.state.Load()) }
 
-// Info says who the producer is. When the source can no longer be asked it is
-// what was last known.
+// Source is what the engine is read from. After the run's end it is closed.
+func (e *Engine) Source() Source { return e.src }
+
+// Info says who the producer is.
 func (e *Engine) Info() spanring.Info {
-	i, err := e.src.Info()
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if err == nil {
-		e.info = i
-	}
-	return e.info
+	return ask(e, func(k *known) *spanring.Info { return &k.info }, func() (spanring.Info, error) { return e.src.Info() })
 }
 
-// RunID is the run's identity.
-func (e *Engine) RunID() spanring.RunID {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return e.info.RunID
-}
-
-// Counters are the producer's. When the source can no longer be asked they are
-// what was last known.
+// Counters are the producer's.
 func (e *Engine) Counters() spanring.Counters {
-	c, err := e.src.Counters()
+	return ask(e, func(k *known) *spanring.Counters { return &k.counters }, func() (spanring.Counters, error) { return e.src.Counters() })
+}
+
+// Contexts are the GPU contexts that the producer uses. The slice must not be
+// changed.
+func (e *Engine) Contexts() []spanring.ContextState {
+	return ask(e, func(k *known) *[]spanring.ContextState { return &k.contexts }, func() ([]spanring.ContextState, error) { return e.src.Contexts() })
+}
+
+// Busy are the pair slots in flight: after an engine's death, those it died with.
+// The slice must not be changed.
+func (e *Engine) Busy() []spanring.SlotEntry {
+	return ask(e, func(k *known) *[]spanring.SlotEntry { return &k.busy }, func() ([]spanring.SlotEntry, error) { return e.src.Busy() })
+}
+
+// ReaderAccount is the reader's line of the loss account as of the last Poll.
+func (e *Engine) ReaderAccount() spanring.Account {
+	return ask(e, func(k *known) *spanring.Account { return &k.account }, func() (spanring.Account, error) { return e.src.Account(), nil })
+}
+
+// NowMonoNS is the source's time: see Source.
+func (e *Engine) NowMonoNS() int64 {
+	return ask(e, func(k *known) *int64 { return &k.nowNS }, func() (int64, error) { return e.src.NowMonoNS(), nil })
+}
+
+// ask gets something from the source, or what was last known of it when the
+// source is closed or cannot tell.
+func ask[T any](e *Engine, field func(*known) *T, get func() (T, error)) T {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if err == nil {
-		e.ctrs = c
+	f := field(&e.known)
+	if !e.known.closed {
+		if v, err := get(); err == nil {
+			*f = v
+		}
 	}
-	return e.ctrs
+	return *f
+}
+
+// close keeps what is known of the run and closes its source, once.
+func (e *Engine) close() error {
+	e.Info()
+	e.Counters()
+	e.Contexts()
+	e.Busy()
+	e.ReaderAccount()
+	e.NowMonoNS()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.known.closed {
+		return nil
+	}
+	e.known.closed = true
+	if err := e.src.Close(); err != nil {
+		return fmt.Errorf("close source of engine %s: %w", e.label, err)
+	}
+	return nil
 }
 
 // Account is the engine's loss account as of the last Poll.
 func (e *Engine) Account() Account {
 	c := e.Counters()
-	a := NewAccount(&c, e.src.Account(), e.ledger.Counts())
-	a.Engine, a.RunID, a.State = e.label, e.RunID().String(), e.State().String()
+	a := NewAccount(&c, e.ReaderAccount(), e.ledger.Counts())
+	a.Engine, a.RunID, a.State = e.label, e.runID.String(), e.State().String()
 	return a
 }
 

@@ -2,36 +2,505 @@ package collector
 
 import (
 	"context"
+	"fmt"
+	"os"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
 
+	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/sdk/instrumentation"
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
+
+	"github.com/lanetrace/lanetrace/spanring"
 )
+
+// Names of labels.
+const (
+	labelEngine = "engine"
+	labelLane   = "lane"
+	labelKernel = "kernel"
+	labelGraph  = "graph"
+	labelGPU    = "gpu"
+	labelReason = "reason"
+	labelArmed  = "armed"
+)
+
+// DefaultTopKernels is how many kernels of an engine have series of their own.
+const DefaultTopKernels = 50
 
 // InstrumentOptions say how metrics are made.
 type InstrumentOptions struct {
-	// TopKernels is how many kernels of an engine have series of their own, those
-	// that took the most GPU time; the rest is the kernel "other". Default 50.
+	// TopKernels is how many kernels, and how many graphs, of an engine have series
+	// of their own: those that took the most GPU time lately. The rest is "other".
+	// Default 50.
 	TopKernels int
+	// Version is shown by build.info. Default "unknown".
+	Version string
 }
 
 // Instruments are the metrics of all engines. Histograms come out of Producer,
-// everything else out of the instruments that Register makes; both must be given
-// to the same readers.
-type Instruments struct{}
+// everything else out of the instruments that Register makes; both belong to the
+// same readers. A nil *Instruments takes nothing and gives nothing.
+type Instruments struct {
+	o InstrumentOptions
+
+	mu      sync.Mutex
+	engines []*Engine
+
+	ended [2]atomic.Uint64 // EngineEnded, EngineDied
+	rings [numRingFails]atomic.Uint64
+}
 
 // NewInstruments returns instruments without engines.
-func NewInstruments(o InstrumentOptions) *Instruments { return &Instruments{} }
+func NewInstruments(o InstrumentOptions) *Instruments {
+	if o.TopKernels == 0 {
+		o.TopKernels = DefaultTopKernels
+	}
+	if o.Version == "" {
+		o.Version = "unknown"
+	}
+	return &Instruments{o: o}
+}
 
-// Register makes the observable instruments on m, once.
-func (i *Instruments) Register(m metric.Meter) error { return nil }
+func (i *Instruments) topKernels() int {
+	if i == nil {
+		return DefaultTopKernels
+	}
+	return i.o.TopKernels
+}
+
+func (i *Instruments) add(e *Engine) {
+	if i == nil {
+		return
+	}
+	e.attrs = newEngineAttrs(e.label)
+	i.mu.Lock()
+	i.engines = append(i.engines, e)
+	i.mu.Unlock()
+}
+
+func (i *Instruments) remove(e *Engine) {
+	if i == nil {
+		return
+	}
+	i.mu.Lock()
+	i.engines = slices.DeleteFunc(i.engines, func(x *Engine) bool { return x == e })
+	i.mu.Unlock()
+}
+
+func (i *Instruments) list() []*Engine {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return slices.Clone(i.engines)
+}
+
+// engineEnded counts an engine's end.
+func (i *Instruments) engineEnded(s EngineState) {
+	if i != nil && s != EngineLive {
+		i.ended[s-EngineEnded].Add(1)
+	}
+}
+
+// ringFailed counts a ring that cannot be read.
+func (i *Instruments) ringFailed(r ringFail) {
+	if i != nil {
+		i.rings[r].Add(1)
+	}
+}
+
+// ringFail is why a ring cannot be read.
+type ringFail uint8
+
+const (
+	ringVersion ringFail = iota
+	ringCorrupt
+	ringTruncated
+	ringUnreadable
+
+	numRingFails
+)
+
+var ringFailText = [numRingFails]string{"version", "corrupt", "truncated", "unreadable"}
+
+const reasonPoolFull = "pool_full"
+
+// problemCounters are the producer's counters behind producer.problems.
+var problemCounters = []spanring.Counter{
+	spanring.CtrCapturing, spanring.CtrStaleEnds, spanring.CtrMisuse, spanring.CtrGivenUp, spanring.CtrNamesFull,
+	spanring.CtrUnattributed, spanring.CtrPoolsFailed, spanring.CtrControlRejected,
+}
+
+var ignoredReasons = []string{"malformed", "late", "other_kind"}
+
+var failReasons, problemReasons, incompleteReasons = func() (f, p, n []string) {
+	for r := spanring.FailNone + 1; int(r) < spanring.NumReasons; r++ {
+		f = append(f, r.String())
+	}
+	for _, c := range problemCounters {
+		p = append(p, c.String())
+	}
+	for r := Complete + 1; r < numIncompleteReasons; r++ {
+		n = append(n, r.String())
+	}
+	return f, p, n
+}()
+
+// engineAttrs are the attributes of one engine's instruments.
+type engineAttrs struct {
+	set    attribute.Set
+	engine metric.MeasurementOption
+
+	armed                                                             [2]metric.MeasurementOption
+	failed, problems, lost, ignored, notSelected, dropped, incomplete []metric.MeasurementOption
+	exported                                                          []metric.MeasurementOption
+	poolFull                                                          metric.MeasurementOption
+}
+
+func newEngineAttrs(label string) engineAttrs {
+	with := func(key, value string) metric.MeasurementOption {
+		return metric.WithAttributeSet(attribute.NewSet(attribute.String(labelEngine, label), attribute.String(key, value)))
+	}
+	each := func(reasons []string) (o []metric.MeasurementOption) {
+		for _, r := range reasons {
+			o = append(o, with(labelReason, r))
+		}
+		return o
+	}
+	set := attribute.NewSet(attribute.String(labelEngine, label))
+	return engineAttrs{
+		set: set, engine: metric.WithAttributeSet(set),
+		armed:       [2]metric.MeasurementOption{with(labelArmed, "false"), with(labelArmed, "true")},
+		failed:      each(failReasons),
+		problems:    each(problemReasons),
+		lost:        each([]string{lostOverwritten, lostHole}),
+		ignored:     each(ignoredReasons),
+		notSelected: each(notSelectedText[:]),
+		dropped:     each(dropText[:]),
+		incomplete:  each(incompleteReasons),
+		exported:    each(exportText[1:]),
+		poolFull:    with(labelReason, reasonPoolFull),
+	}
+}
+
+// Registered are the observable instruments of some metrics, by metric.
+type Registered struct {
+	ints   map[*Metric]metric.Int64Observable
+	floats map[*Metric]metric.Float64Observable
+	all    []metric.Observable
+}
+
+// makeObservables makes an instrument for each of ms, which are no histograms.
+func makeObservables(m metric.Meter, ms []*Metric) (*Registered, error) {
+	r := &Registered{ints: make(map[*Metric]metric.Int64Observable), floats: make(map[*Metric]metric.Float64Observable)}
+	for _, d := range ms {
+		var err error
+		unit, help := metric.WithUnit(d.Unit), metric.WithDescription(d.Help)
+		switch {
+		case d.Type == TypeCounter && d.float:
+			var o metric.Float64ObservableCounter
+			o, err = m.Float64ObservableCounter(d.Name, unit, help)
+			r.floats[d], r.all = o, append(r.all, o)
+		case d.Type == TypeCounter:
+			var o metric.Int64ObservableCounter
+			o, err = m.Int64ObservableCounter(d.Name, unit, help)
+			r.ints[d], r.all = o, append(r.all, o)
+		case d.float:
+			var o metric.Float64ObservableGauge
+			o, err = m.Float64ObservableGauge(d.Name, unit, help)
+			r.floats[d], r.all = o, append(r.all, o)
+		default:
+			var o metric.Int64ObservableGauge
+			o, err = m.Int64ObservableGauge(d.Name, unit, help)
+			r.ints[d], r.all = o, append(r.all, o)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("make instrument %s: %w", d.Name, err)
+		}
+	}
+	return r, nil
+}
+
+// observation is one callback's observer with its instruments.
+type observation struct {
+	metric.Observer
+	*Registered
+}
+
+func (o observation) n(m *Metric, v uint64, opts ...metric.ObserveOption) {
+	o.ObserveInt64(o.ints[m], int64(v), opts...)
+}
+
+func (o observation) f(m *Metric, v float64, opts ...metric.ObserveOption) {
+	o.ObserveFloat64(o.floats[m], v, opts...)
+}
+
+// Register makes the observable instruments on m. It may be called once for each
+// MeterProvider.
+func (i *Instruments) Register(m metric.Meter) error {
+	var ms []*Metric
+	for _, d := range metrics {
+		if d.Type != TypeHistogram && d.group != gExport {
+			ms = append(ms, d)
+		}
+	}
+	r, err := makeObservables(m, ms)
+	if err != nil {
+		return err
+	}
+	_, err = m.RegisterCallback(func(_ context.Context, ob metric.Observer) error {
+		o := observation{ob, r}
+		i.observeOwn(o)
+		live := uint64(0)
+		for _, e := range i.list() {
+			e.observe(o)
+			if e.State() == EngineLive {
+				live++
+			}
+		}
+		o.n(mEnginesLive, live)
+		return nil
+	}, r.all...)
+	if err != nil {
+		return fmt.Errorf("register instruments: %w", err)
+	}
+	return nil
+}
+
+func (i *Instruments) observeOwn(o observation) {
+	for s := range i.ended {
+		o.n(mEnginesEnded, i.ended[s].Load(), metric.WithAttributes(attribute.String(labelReason, (EngineEnded+EngineState(s)).String())))
+	}
+	for f := range i.rings {
+		o.n(mRingsFailed, i.rings[f].Load(), metric.WithAttributes(attribute.String(labelReason, ringFailText[f])))
+	}
+	o.n(mBuild, 1, metric.WithAttributes(attribute.String("version", i.o.Version)))
+	o.n(mGoroutines, uint64(runtime.NumGoroutine()))
+	var ru syscall.Rusage
+	if syscall.Getrusage(syscall.RUSAGE_SELF, &ru) == nil {
+		o.f(mCPU, float64(ru.Utime.Nano()+ru.Stime.Nano())/1e9)
+	}
+	if b, ok := residentAnon(); ok {
+		o.n(mResident, b)
+	}
+}
+
+// residentAnon is RssAnon of /proc/self/status in bytes: the ring files that are
+// mapped belong to the engines.
+func residentAnon() (uint64, bool) {
+	b, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		return 0, false
+	}
+	for l := range strings.Lines(string(b)) {
+		if v, ok := strings.CutPrefix(l, "RssAnon:"); ok {
+			n, err := strconv.ParseUint(strings.TrimSuffix(strings.TrimSpace(v), " kB"), 10, 64)
+			return n << 10, err == nil
+		}
+	}
+	return 0, false
+}
+
+// observe reports one engine.
+func (e *Engine) observe(o observation) {
+	a := &e.attrs
+	c := e.Counters()
+	o.n(mBegun, c[spanring.CtrBegun], a.engine)
+	o.n(mLanded, c[spanring.CtrLanded], a.engine)
+	o.n(mDropped, c[spanring.CtrDropped], a.poolFull)
+	o.n(mInFlight, uint64(max(0, c.InFlight())), a.engine)
+	for r := range failReasons {
+		o.n(mFailed, c[spanring.Reason(r+1).Counter()], a.failed[r])
+	}
+	for p, ctr := range problemCounters {
+		o.n(mProblems, c[ctr], a.problems[p])
+	}
+	o.n(mLaunches, c[spanring.CtrLaunches], a.engine)
+	o.n(mControl, c[spanring.CtrControlApplied], a.engine)
+	o.n(mHarvests, c[spanring.CtrHarvests], a.engine)
+	o.f(mHarvestTime, float64(c[spanring.CtrHarvestNS])/1e9, a.engine)
+	o.n(mDriverCalls, c[spanring.CtrDriverCalls], a.engine)
+	o.n(mSpansQueued, c[spanring.CtrQueued], a.engine)
+	o.n(mSpansStarved, c[spanring.CtrStarved], a.engine)
+	o.n(mAnchors, c[spanring.CtrAnchors], a.engine)
+	o.n(mAnchorsGivenUp, c[spanring.CtrAnchorsGivenUp], a.engine)
+
+	r := e.ReaderAccount()
+	o.n(mPublished, r.Published, a.engine)
+	o.n(mReceived, r.Received, a.engine)
+	o.n(mLost, r.Overwritten, a.lost[0])
+	o.n(mLost, r.Holes, a.lost[1])
+	o.n(mMissed, r.Missed, a.engine)
+	o.n(mReaderPending, r.Pending, a.engine)
+
+	s := e.ledger.Counts()
+	o.n(mSideReceived, s.Received, a.engine)
+	o.n(mSideExported, s.Exported, a.engine)
+	o.n(mSideRejected, s.Rejected, a.engine)
+	o.n(mSidePending, s.Pending, a.engine)
+	for i, v := range s.NotSelected {
+		o.n(mSideNotSelected, v, a.notSelected[i])
+	}
+	for i, v := range s.Dropped {
+		o.n(mSideDropped, v, a.dropped[i])
+	}
+
+	e.observeSummary(o)
+	e.observeInfo(o)
+}
+
+func (e *Engine) observeSummary(o observation) {
+	a, s := &e.attrs, &e.sum
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i, v := range s.steps {
+		o.n(mSteps, v, a.armed[i])
+	}
+	for i := range incompleteReasons {
+		o.n(mStepsIncomplete, s.incomplete[i+1], a.incomplete[i])
+	}
+	for i := range a.exported {
+		o.n(mStepsExported, s.exported[i+1], a.exported[i])
+	}
+	o.n(mStepsOpen, uint64(s.openSteps), a.engine)
+	for i, v := range []uint64{s.malformed, s.lateEntries, s.otherEntries} {
+		o.n(mEntriesIgnored, v, a.ignored[i])
+	}
+}
+
+func (e *Engine) observeInfo(o observation) {
+	a, i := &e.attrs, e.Info()
+	live := e.State() == EngineLive
+	o.n(mUp, uint64(b2i(live)), a.engine)
+	o.n(mLevel, uint64(i.Level), a.engine)
+	o.n(mStride, uint64(i.KernelEvery), a.engine)
+	rank := func(n int32) string {
+		if n < 0 {
+			return ""
+		}
+		return strconv.Itoa(int(n))
+	}
+	o.n(mInfo, 1, metric.WithAttributes(
+		attribute.String(labelEngine, e.label),
+		attribute.String("run_id", i.RunID.String()),
+		attribute.String("pid", strconv.FormatUint(uint64(i.PID), 10)),
+		attribute.String("executable", CleanText(i.Executable)),
+		attribute.String("service", CleanText(i.Service)),
+		attribute.String("producer", CleanText(i.Producer)),
+		attribute.String(labelGPU, CleanText(i.GPUUUID)),
+		attribute.String("gpu_name", CleanText(i.GPUName)),
+		attribute.String("rank_data", rank(i.Rank.Data)),
+		attribute.String("rank_tensor", rank(i.Rank.Tensor)),
+		attribute.String("rank_pipeline", rank(i.Rank.Pipeline)),
+		attribute.String("rank_expert", rank(i.Rank.Expert)),
+	))
+	cs, now := e.Contexts(), e.NowMonoNS()
+	seen := make(map[string]bool, len(cs))
+	for _, c := range cs {
+		// Two contexts of one device share its clock: the first stands for both.
+		uuid := c.UUIDText()
+		if seen[uuid] {
+			continue
+		}
+		seen[uuid] = true
+		gpu := attribute.String(labelGPU, uuid)
+		opt := metric.WithAttributes(attribute.String(labelEngine, e.label), gpu)
+		if c.UpdatedMonoNS != 0 {
+			o.f(mClockUncertainty, float64(c.UncertaintyNS)/1e9, opt)
+			o.f(mClockDrift, float64(c.RatePPB)/1e9, opt)
+			if live {
+				o.f(mClockAge, float64(max(0, now-c.UpdatedMonoNS))/1e9, opt)
+			}
+		}
+		o.f(mConstant, float64(c.ConstantNS)/1e9, metric.WithAttributes(
+			attribute.String(labelEngine, e.label), gpu, attribute.String("calibration", c.Calibration.String())))
+	}
+}
+
+// ExportStats are what an exporter tells of itself.
+type ExportStats struct {
+	QueueBytes, QueueLimit uint64
+	// Requests are counted by what came of them, in the order of RequestReasons.
+	Requests  [3]uint64
+	SentBytes uint64
+}
+
+// RegisterExport makes the instruments of an exporter on m; stats is called at
+// each collection.
+func RegisterExport(m metric.Meter, stats func() ExportStats) error {
+	r, err := makeObservables(m, []*Metric{mQueueSize, mQueueLimit, mRequests, mSent})
+	if err != nil {
+		return err
+	}
+	_, err = m.RegisterCallback(func(_ context.Context, ob metric.Observer) error {
+		o, s := observation{ob, r}, stats()
+		o.n(mQueueSize, s.QueueBytes)
+		o.n(mQueueLimit, s.QueueLimit)
+		o.n(mSent, s.SentBytes)
+		for i, n := range s.Requests {
+			o.n(mRequests, n, metric.WithAttributes(attribute.String(labelReason, RequestReasons[i])))
+		}
+		return nil
+	}, r.all...)
+	if err != nil {
+		return fmt.Errorf("register export instruments: %w", err)
+	}
+	return nil
+}
 
 // Producer yields the histograms by engine, lane and kernel.
 func (i *Instruments) Producer() sdkmetric.Producer { return producer{i} }
 
-func (i *Instruments) add(e *Engine)    {}
-func (i *Instruments) remove(e *Engine) {}
-
 type producer struct{ i *Instruments }
 
-func (p producer) Produce(ctx context.Context) ([]metricdata.ScopeMetrics, error) { return nil, nil }
+// Scope is the instrumentation scope of metrics.
+const Scope = "github.com/lanetrace/lanetrace"
+
+// Produce implements sdkmetric.Producer.
+func (p producer) Produce(context.Context) ([]metricdata.ScopeMetrics, error) {
+	now := time.Now()
+	points := make(map[*Metric][]metricdata.HistogramDataPoint[float64])
+	add := func(m *Metric, b *buckets, attrs attribute.Set, seconds []float64, since time.Time) {
+		points[m] = append(points[m], b.point(attrs, seconds, since, now))
+	}
+	for _, e := range p.i.list() {
+		s := &e.sum
+		s.mu.Lock()
+		add(mStepDuration, &s.stepTime[0], e.attrs.set, stepSeconds, s.start)
+		add(mStepArmedDuration, &s.stepTime[1], e.attrs.set, stepSeconds, s.start)
+		add(mStepHostDuration, &s.stepHost, e.attrs.set, stepSeconds, s.start)
+		for _, l := range s.lanes {
+			add(mLaneDuration, &l.duration[0], l.attrs, stepSeconds, l.since)
+			add(mLaneArmedDuration, &l.duration[1], l.attrs, stepSeconds, l.since)
+			add(mLaneQueueDelay, &l.queue, l.attrs, stepSeconds, l.since)
+		}
+		for _, t := range []struct {
+			m *Metric
+			t *topK
+		}{{mKernelDuration, s.kernels}, {mGraphDuration, s.graph}} {
+			t.t.rank(now)
+			for _, r := range t.t.members {
+				add(t.m, &r.h, r.attrs, kernelSeconds, r.since)
+			}
+			add(t.m, &t.t.other.h, t.t.other.attrs, kernelSeconds, t.t.other.since)
+		}
+		s.mu.Unlock()
+	}
+	sm := metricdata.ScopeMetrics{Scope: instrumentation.Scope{Name: Scope, Version: p.i.o.Version}}
+	for _, m := range metrics {
+		if len(points[m]) > 0 {
+			sm.Metrics = append(sm.Metrics, metricdata.Metrics{
+				Name: m.Name, Description: m.Help, Unit: m.Unit,
+				Data: metricdata.Histogram[float64]{DataPoints: points[m], Temporality: metricdata.CumulativeTemporality},
+			})
+		}
+	}
+	return []metricdata.ScopeMetrics{sm}, nil
+}

@@ -23,6 +23,12 @@ type Name struct {
 	// GraphID and GraphNodes are of a graph.
 	GraphID    uint64
 	GraphNodes uint32
+
+	// Where the engine's summary counts the name, so that a span costs no look-up.
+	// Guarded by the summary's lock.
+	lane     *laneSummary
+	ranked   *ranked
+	rankedIn *topK
 }
 
 // String is the name's text; of nil it is "".
@@ -41,7 +47,7 @@ const MaxLabelBytes = 120
 const maxNames = 65536
 
 // unnamed is what a span is called whose name is not in the table.
-var unnamed = &Name{Text: "unnamed", Label: "unnamed"}
+const unnamed = "unnamed"
 
 // CleanText makes s fit for every exporter: invalid UTF-8 is replaced by U+FFFD,
 // control characters (line ends among them) by blanks, and the ends are trimmed.
@@ -85,11 +91,14 @@ func CutText(s string, n int) string {
 
 // names is one engine's cache of cleaned names.
 type names struct {
-	src Source
-	m   map[spanring.NameID]*Name
+	src     Source
+	m       map[spanring.NameID]*Name
+	unnamed *Name
 }
 
-func newNames(src Source) *names { return &names{src: src, m: make(map[spanring.NameID]*Name)} }
+func newNames(src Source) *names {
+	return &names{src: src, m: make(map[spanring.NameID]*Name), unnamed: &Name{Text: unnamed, Label: unnamed}}
+}
 
 // get looks id up. A text that cannot be had yields unnamed and is asked for
 // again the next time: in a live ring a name always stands before its first use,
@@ -100,14 +109,14 @@ func (n *names) get(id spanring.NameID) *Name {
 	}
 	raw, ok := n.src.Name(id)
 	if !ok {
-		return unnamed
+		return n.unnamed
 	}
 	if len(n.m) >= maxNames {
 		clear(n.m)
 	}
 	nm := &Name{ID: id, Kind: raw.Kind, Text: CleanText(raw.Text), GraphID: raw.GraphID, GraphNodes: raw.GraphNodes}
 	if nm.Text == "" {
-		nm.Text = unnamed.Text
+		nm.Text = unnamed
 	}
 	nm.Label = CutText(nm.Text, MaxLabelBytes)
 	n.m[id] = nm

@@ -28,13 +28,14 @@ type ProcessorOptions struct {
 	// StepTimeout closes a step, marked incomplete, this long of the source's own
 	// time after something was last received of it. Default 15 s.
 	StepTimeout time.Duration
-	// MaxOpenSteps is how many steps may be open; the oldest is closed, marked
-	// incomplete, when another begins. Default 4,096.
+	// MaxOpenSteps is how many steps may be open; the one longest untouched is
+	// closed, marked incomplete, when another begins. Default 4,096.
 	MaxOpenSteps int
-	// MaxSpansPerStep is how many landed spans of a step are kept. Default 16,384.
+	// MaxSpansPerStep is how many landed spans of a step are kept; the rest are
+	// dropped. Default 16,384.
 	MaxSpansPerStep int
-	// MaxOpenSpans bounds the spans of all open steps together: beyond it the
-	// oldest step is closed as with MaxOpenSteps. Default 131,072.
+	// MaxOpenSpans bounds the spans of all open steps together, as MaxOpenSteps
+	// does the steps. Default 131,072.
 	MaxOpenSpans int
 
 	// Logger takes what cannot be returned. Default discards.
@@ -64,8 +65,8 @@ func (o ProcessorOptions) withDefaults() ProcessorOptions {
 }
 
 // Processor reads one source: it assembles its entries into steps and hands each,
-// once closed, to the observers and, if selected, to the exporter. Poll, Drain,
-// Run and Finish are called from one goroutine. It starts none.
+// once closed, to the observers and, if selected, to the exporter. Its methods
+// are called from one goroutine; it starts none.
 type Processor struct {
 	engine *Engine
 	src    Source
@@ -79,7 +80,8 @@ type Processor struct {
 // core's cache.
 const pollBatch = 256
 
-// NewProcessor begins to read src. It fails when src cannot say who it is.
+// NewProcessor begins to read src, which it owns from then on. It fails when src
+// cannot say who it is.
 func NewProcessor(src Source, o ProcessorOptions) (*Processor, error) {
 	info, err := src.Info()
 	if err != nil {
@@ -89,10 +91,11 @@ func NewProcessor(src Source, o ProcessorOptions) (*Processor, error) {
 	if o.Label == "" {
 		o.Label = EngineName(info)
 	}
-	e := &Engine{label: o.Label, src: src, info: info}
+	e := &Engine{label: o.Label, runID: info.RunID, src: src}
+	e.known.info = info
+	e.sum.init(o.Label, o.Instruments.topKernels())
 	p := &Processor{engine: e, src: src, o: o, batch: make([]spanring.Entry, pollBatch)}
 	p.asm = newAssembler(e, &p.o)
-	e.init()
 	o.Instruments.add(e)
 	return p, nil
 }
@@ -101,7 +104,7 @@ func NewProcessor(src Source, o ProcessorOptions) (*Processor, error) {
 func (p *Processor) Engine() *Engine { return p.engine }
 
 // Poll reads what there is now, up to a bounded number of entries, and closes the
-// steps that are ready or whose time-out has passed. n is how many entries were
+// steps that are whole or whose time-out has passed. n is how many entries were
 // read; 0 and not done mean that nothing is there now. After done, and after an
 // error, every step is closed, the taps have been told, and Poll reads nothing
 // more. It does not block and, in the steady state, does not allocate.
@@ -140,8 +143,13 @@ func (p *Processor) Drain() error {
 	}
 }
 
-// Run polls until the source is done or ctx is, waiting up to idle when there is
-// nothing to read. When ctx ends it finishes what is open and returns nil.
+// lastPolls bounds what is still read when Run is told to stop, should the
+// producer write faster than it can be read: 4 million entries.
+const lastPolls = 1 << 14
+
+// Run polls until the source is done or ctx is, pausing up to 100 ms when there
+// is nothing to read. When ctx ends, what is there is read, open steps are closed
+// as incomplete, and Run returns nil.
 func (p *Processor) Run(ctx context.Context) error {
 	w := newPacer()
 	defer w.stop()
@@ -150,10 +158,16 @@ func (p *Processor) Run(ctx context.Context) error {
 		if done || err != nil {
 			return err
 		}
-		if err := w.wait(ctx, n, len(p.batch)); err != nil {
-			p.Finish()
-			return nil
+		if w.wait(ctx, n, len(p.batch)) == nil {
+			continue
 		}
+		for range lastPolls {
+			if n, done, err := p.Poll(); n == 0 || done || err != nil {
+				break
+			}
+		}
+		p.Finish()
+		return nil
 	}
 }
 
@@ -169,6 +183,7 @@ func (p *Processor) finish(r IncompleteReason, st EngineState) {
 	p.ended = true
 	p.engine.sum.mu.Lock()
 	p.asm.closeAll(r)
+	p.countClosed()
 	p.engine.sum.mu.Unlock()
 	p.handOver()
 	p.engine.state.Store(uint32(st))
@@ -177,12 +192,20 @@ func (p *Processor) finish(r IncompleteReason, st EngineState) {
 	}
 }
 
-// Close finishes, forgets the engine's metrics and closes the source.
+// forgetter is an exporter that keeps something of each engine.
+type forgetter interface{ Forget(e *Engine) }
+
+// Close finishes and closes the source. The engine's metrics stay until Forget.
 func (p *Processor) Close() error {
 	p.Finish()
-	p.o.Instruments.remove(p.engine)
-	return p.src.Close()
+	if f, ok := p.o.Exporter.(forgetter); ok {
+		f.Forget(p.engine)
+	}
+	return p.engine.close()
 }
+
+// Forget ends the engine's series in the instruments.
+func (p *Processor) Forget() { p.o.Instruments.remove(p.engine) }
 
 // assemble takes a batch in. The engine's aggregates are locked meanwhile.
 func (p *Processor) assemble(batch []spanring.Entry) {
@@ -193,14 +216,22 @@ func (p *Processor) assemble(batch []spanring.Entry) {
 		a.add(&batch[i].Words)
 	}
 	a.expire()
+	p.countClosed()
 	p.engine.sum.mu.Unlock()
 	a.flush()
+}
+
+// countClosed counts the steps that are about to be handed over.
+func (p *Processor) countClosed() {
+	for _, s := range p.asm.ready {
+		p.engine.sum.step(s)
+	}
+	p.engine.sum.openSteps = len(p.asm.open)
 }
 
 // handOver gives the closed steps to whom they concern, in the order in which
 // they closed, and reuses them.
 func (p *Processor) handOver() {
-	p.engine.sum.steps(p.asm.ready)
 	for _, s := range p.asm.ready {
 		for _, ob := range p.o.Observers {
 			ob.ObserveStep(s)

@@ -35,6 +35,8 @@ const (
 	IncompleteEvicted                         // more steps were open than are kept
 	IncompleteEnded                           // the producer ended or died
 	IncompleteDetach                          // the collector stopped
+
+	numIncompleteReasons
 )
 
 // String is the value of the attribute lanetrace.step.incomplete.

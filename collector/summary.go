@@ -2,23 +2,131 @@ package collector
 
 import (
 	"sync"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
 
 	"github.com/lanetrace/lanetrace/spanring"
 )
 
-// summary is what an engine's steps and spans added up to, for its instruments.
-type summary struct {
-	mu sync.Mutex
+// maxLanes is how many lanes of an engine have series of their own; those that
+// come later are the lane other.
+const maxLanes = 64
 
-	malformed    uint64 // entries that are no spans and cannot be
-	lateEntries  uint64 // entries that are no spans, of steps closed before
-	otherEntries uint64 // of kinds that steps do not consist of
+// summary is what one run's steps and spans added up to, for its instruments.
+// Every span counts, also those of steps that are not exported.
+type summary struct {
+	mu    sync.Mutex
+	start time.Time
+	label string
+
+	steps          [2]uint64 // not armed, armed
+	incomplete     [numIncompleteReasons]uint64
+	exported       [NumExportReasons]uint64
+	openSteps      int
+	malformed      uint64 // entries that are no spans and cannot be
+	lateEntries    uint64 // entries that are no spans, of steps closed before
+	otherEntries   uint64 // of kinds that steps do not consist of
+	stepTime       [2]buckets
+	stepHost       buckets
+	lanes          map[string]*laneSummary
+	kernels, graph *topK
 }
 
-func (s *summary) span(sp *spanring.Span, name *Name) {}
-func (s *summary) steps(ready []*Step)                {}
-func (s *summary) selected(r ExportReason)            {}
+// laneSummary is what one lane added up to.
+type laneSummary struct {
+	attrs    attribute.Set
+	duration [2]buckets // not armed, armed
+	queue    buckets
+	since    time.Time
+}
 
-type engineAttrs struct{}
+func (s *summary) init(label string, top int) {
+	s.start = time.Now()
+	s.label = label
+	s.stepTime = [2]buckets{newBuckets(stepBounds), newBuckets(stepBounds)}
+	s.stepHost = newBuckets(stepBounds)
+	s.lanes = make(map[string]*laneSummary)
+	attrs := func(key string) func(string) attribute.Set {
+		return func(l string) attribute.Set {
+			return attribute.NewSet(attribute.String(labelEngine, label), attribute.String(key, l))
+		}
+	}
+	s.kernels = newTopK(top, s.start, attrs(labelKernel))
+	s.graph = newTopK(top, s.start, attrs(labelGraph))
+}
 
-func (e *Engine) init() {}
+func b2i(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// span counts one landed span. The caller holds mu.
+func (s *summary) span(sp *spanring.Span, name *Name) {
+	if sp.Kind == spanring.KindLane {
+		l := name.lane
+		if l == nil {
+			l = s.lane(name.Label)
+			name.lane = l
+		}
+		l.duration[b2i(sp.Armed)].observe(int64(sp.DurationNS()))
+		if !sp.Armed {
+			l.queue.observe(sp.LeadNS)
+		}
+		return
+	}
+	t := s.kernels
+	if sp.Kind == spanring.KindGraph {
+		t = s.graph
+	}
+	r := name.ranked
+	if r == nil || r.gone || name.rankedIn != t {
+		r = t.find(name.Label, time.Now)
+		if r != &t.other {
+			name.ranked, name.rankedIn = r, t
+		}
+	}
+	t.observe(r, int64(sp.DurationNS()))
+}
+
+func (s *summary) lane(label string) *laneSummary {
+	if l, ok := s.lanes[label]; ok {
+		return l
+	}
+	if len(s.lanes) >= maxLanes && label != other {
+		return s.lane(other)
+	}
+	l := &laneSummary{
+		attrs:    attribute.NewSet(attribute.String(labelEngine, s.label), attribute.String(labelLane, label)),
+		duration: [2]buckets{newBuckets(stepBounds), newBuckets(stepBounds)},
+		queue:    newBuckets(stepBounds),
+		since:    time.Now(),
+	}
+	s.lanes[label] = l
+	return l
+}
+
+// step counts one closed step. The caller holds mu.
+func (s *summary) step(st *Step) {
+	armed := b2i(st.Armed)
+	s.steps[armed]++
+	s.incomplete[st.Incomplete]++
+	if !st.HasEnd {
+		// How long it took is not known.
+		return
+	}
+	a, b := st.Bounds()
+	s.stepTime[armed].observe(b - a)
+	if !st.Armed {
+		s.stepHost.observe(st.HostNS())
+	}
+}
+
+// selected counts a step that is exported.
+func (s *summary) selected(r ExportReason) {
+	s.mu.Lock()
+	s.exported[r]++
+	s.mu.Unlock()
+}

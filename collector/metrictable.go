@@ -1,0 +1,318 @@
+package collector
+
+import (
+	"fmt"
+	"strings"
+)
+
+// MetricType is what a metric's values mean.
+type MetricType uint8
+
+// The types of metrics.
+const (
+	TypeCounter   MetricType = iota // only grows, from 0 at a run's start
+	TypeGauge                       // a current value
+	TypeHistogram                   // explicit buckets
+)
+
+// String is the type's name.
+func (t MetricType) String() string {
+	switch t {
+	case TypeCounter:
+		return "counter"
+	case TypeHistogram:
+		return "histogram"
+	}
+	return "gauge"
+}
+
+// Metric describes one exported metric. docs/metrics.md is made from them.
+type Metric struct {
+	// Name and Unit are OpenTelemetry's.
+	Name string
+	Unit string
+	Type MetricType
+	// Labels are its attributes.
+	Labels []string
+	// Help is one sentence.
+	Help string
+
+	group string
+	float bool // the instrument takes float64
+}
+
+// PrometheusName is the name that the Prometheus exporter translates Name to.
+func (m *Metric) PrometheusName() string {
+	n := strings.ReplaceAll(m.Name, ".", "_")
+	switch m.Unit {
+	case "s":
+		n += "_seconds"
+	case "By":
+		n += "_bytes"
+	case "1":
+		if m.Type == TypeGauge {
+			n += "_ratio"
+		}
+	}
+	if m.Type == TypeCounter {
+		n += "_total"
+	}
+	return n
+}
+
+// metrics is every metric of the project, in the order of the documentation.
+var metrics []*Metric
+
+// Metrics returns a description of every metric there is.
+func Metrics() []Metric {
+	out := make([]Metric, len(metrics))
+	for i, m := range metrics {
+		out[i] = *m
+	}
+	return out
+}
+
+// FindMetric returns the metric with that OpenTelemetry name.
+func FindMetric(name string) (Metric, bool) {
+	for _, m := range metrics {
+		if m.Name == name {
+			return *m, true
+		}
+	}
+	return Metric{}, false
+}
+
+func define(group string, t MetricType, name, unit, labels, help string) *Metric {
+	m := &Metric{Name: "lanetrace." + name, Unit: unit, Type: t, Labels: strings.Fields(labels), Help: help, group: group}
+	m.float = unit == "s" || unit == "1"
+	metrics = append(metrics, m)
+	return m
+}
+
+const (
+	gSteps    = "Steps"
+	gGPU      = "GPU time"
+	gProducer = "Loss account: the producer"
+	gReader   = "Loss account: the reader"
+	gSidecar  = "Loss account: the sidecar"
+	gEngine   = "Engines"
+	gClock    = "Clock and calibration"
+	gExport   = "Export"
+	gOwn      = "The sidecar itself"
+)
+
+var (
+	mStepDuration = define(gSteps, TypeHistogram, "step.duration", "s", "engine",
+		"A step as its trace shows it, from the earlier of its begin on the host and its first span's start to the later of its end on the host and its last span's end; armed steps left out.")
+	mStepArmedDuration = define(gSteps, TypeHistogram, "step.armed.duration", "s", "engine",
+		"The same of armed steps, whose kernels were timed.")
+	mStepHostDuration = define(gSteps, TypeHistogram, "step.host.duration", "s", "engine",
+		"A step on the host, from its begin to its end; armed steps left out.")
+	mSteps = define(gSteps, TypeCounter, "steps", "{step}", "engine armed",
+		"Steps closed; armed is true or false.")
+	mStepsIncomplete = define(gSteps, TypeCounter, "steps.incomplete", "{step}", "engine reason",
+		"Steps closed before everything they opened was accounted for.")
+	mStepsExported = define(gSteps, TypeCounter, "steps.selected", "{step}", "engine reason",
+		"Steps selected for export, by why.")
+	mStepsOpen = define(gSteps, TypeGauge, "steps.open", "{step}", "engine",
+		"Steps that the sidecar holds open.")
+
+	mLaneDuration = define(gGPU, TypeHistogram, "gpu.lane.duration", "s", "engine lane",
+		"A lane on the GPU, by its event pair; lanes of armed steps left out.")
+	mLaneArmedDuration = define(gGPU, TypeHistogram, "gpu.lane.armed.duration", "s", "engine lane",
+		"The same of armed steps' lanes, which hold what timing their kernels costs.")
+	mLaneQueueDelay = define(gGPU, TypeHistogram, "gpu.lane.queue.delay", "s", "engine lane",
+		"From enqueueing a lane on the host to its start on the GPU; armed steps left out.")
+	mKernelDuration = define(gGPU, TypeHistogram, "gpu.kernel.duration", "s", "engine kernel",
+		"A kernel on the GPU, less the machine's constant; armed steps only, because only their kernels are timed. The kernels that take most time have series of their own, the rest is the kernel other.")
+	mGraphDuration = define(gGPU, TypeHistogram, "gpu.graph.duration", "s", "engine graph",
+		"A graph launch on the GPU, by its event pair; armed steps only. Limited like kernels.")
+	mSpansQueued = define(gGPU, TypeCounter, "spans.queued", "{span}", "engine",
+		"Landed kernels and graphs with work queued ahead of them, so that no host gap is inside.")
+	mSpansStarved = define(gGPU, TypeCounter, "spans.starved", "{span}", "engine",
+		"Landed kernels and graphs whose stream had run dry, so that launch latency is inside.")
+
+	mBegun = define(gProducer, TypeCounter, "spans.begun", "{span}", "engine",
+		"Spans begun, steps included: begun = landed + failed + dropped + in flight.")
+	mLanded = define(gProducer, TypeCounter, "spans.landed", "{span}", "engine",
+		"Spans whose times were read and written to the ring, and steps that ended.")
+	mFailed = define(gProducer, TypeCounter, "spans.failed", "{span}", "engine reason",
+		"Spans that began and will never land.")
+	mDropped = define(gProducer, TypeCounter, "spans.dropped", "{span}", "engine reason",
+		"Spans that found no free event pair (pool_full).")
+	mInFlight = define(gProducer, TypeGauge, "spans.in_flight", "{span}", "engine",
+		"Spans begun and not yet landed, failed or dropped.")
+	mProblems = define(gProducer, TypeCounter, "producer.problems", "{event}", "engine reason",
+		"What the engine's library noted and carried on after: lanes and launches not timed because their stream was capturing, ends that came twice, calls that could not be right, ring places given up, names that no longer fitted, launches that belong to nothing, pools of event pairs that could not be made, control requests rejected.")
+	mLaunches = define(gProducer, TypeCounter, "producer.launches", "{launch}", "engine",
+		"Launches on armed steps, timed or not.")
+	mControl = define(gProducer, TypeCounter, "producer.control.applied", "{request}", "engine",
+		"Requests from the control file that the engine acted on.")
+	mHarvests = define(gProducer, TypeCounter, "producer.harvests", "{harvest}", "engine",
+		"Times that completed event pairs were read.")
+	mHarvestTime = define(gProducer, TypeCounter, "producer.harvest.time", "s", "engine",
+		"Time spent reading completed event pairs.")
+	mDriverCalls = define(gProducer, TypeCounter, "producer.driver.calls", "{call}", "engine",
+		"Driver calls made for telemetry alone.")
+
+	mPublished = define(gReader, TypeCounter, "entries.published", "{entry}", "engine",
+		"Ring entries handed out by the producer: published = received + lost + missed before attach + pending.")
+	mReceived = define(gReader, TypeCounter, "entries.received", "{entry}", "engine",
+		"Ring entries read.")
+	mLost = define(gReader, TypeCounter, "entries.lost", "{entry}", "engine reason",
+		"Ring entries that were overwritten before they were read, or never completed (hole).")
+	mMissed = define(gReader, TypeCounter, "entries.missed_before_attach", "{entry}", "engine",
+		"Ring entries that were already gone, or to be skipped, when reading began.")
+	mReaderPending = define(gReader, TypeGauge, "entries.pending", "{entry}", "engine",
+		"Ring entries published and not yet read.")
+	mEntriesIgnored = define(gReader, TypeCounter, "entries.ignored", "{entry}", "engine reason",
+		"Entries read that made no span: words that cannot be, of steps closed before, or of kinds that steps do not consist of.")
+
+	mSideReceived = define(gSidecar, TypeCounter, "sidecar.spans.received", "{span}", "engine",
+		"Spans read, steps included: received = exported + not selected + rejected + dropped + pending.")
+	mSideExported = define(gSidecar, TypeCounter, "sidecar.spans.exported", "{span}", "engine",
+		"Spans that a receiver took.")
+	mSideNotSelected = define(gSidecar, TypeCounter, "sidecar.spans.not_selected", "{span}", "engine reason",
+		"Spans of steps that were not to be exported; no loss.")
+	mSideRejected = define(gSidecar, TypeCounter, "sidecar.spans.rejected", "{span}", "engine",
+		"Spans that a receiver rejected out of a request it took.")
+	mSideDropped = define(gSidecar, TypeCounter, "sidecar.spans.dropped", "{span}", "engine reason",
+		"Spans that the sidecar received and dropped.")
+	mSidePending = define(gSidecar, TypeGauge, "sidecar.spans.pending", "{span}", "engine",
+		"Spans in open steps and in the export queue.")
+
+	mInfo = define(gEngine, TypeGauge, "engine.info", "", "engine run_id pid executable service producer gpu gpu_name rank_data rank_tensor rank_pipeline rank_expert",
+		"Always 1; its labels say which run stands behind the label engine. A rank that is not known is empty.")
+	mUp = define(gEngine, TypeGauge, "engine.up", "", "engine",
+		"1 while the engine lives, 0 after its end until its series end.")
+	mLevel = define(gEngine, TypeGauge, "engine.level", "", "engine",
+		"The level in force: 0 off, 1 basic, 2 lane, 3 kernel.")
+	mStride = define(gEngine, TypeGauge, "engine.arming.stride", "{step}", "engine",
+		"One step in so many is armed now; 0 is none.")
+	mEnginesLive = define(gEngine, TypeGauge, "engines.live", "{engine}", "",
+		"Engines that are read now.")
+	mEnginesEnded = define(gEngine, TypeCounter, "engines.ended", "{engine}", "reason",
+		"Engines seen to end: ended closed its ring, died did not.")
+	mRingsFailed = define(gEngine, TypeCounter, "rings.failed", "{ring}", "reason",
+		"Ring files that could not be read, or no longer.")
+
+	mClockUncertainty = define(gClock, TypeGauge, "clock.uncertainty", "s", "engine gpu",
+		"Half-width of the interval in which the GPU's clock lies on the host's.")
+	mClockDrift = define(gClock, TypeGauge, "clock.drift", "1", "engine gpu",
+		"Rate of the GPU's clock against the host's, less 1.")
+	mClockAge = define(gClock, TypeGauge, "clock.age", "s", "engine gpu",
+		"Time since the map between the two clocks was last published.")
+	mAnchors = define(gClock, TypeCounter, "clock.anchors", "{anchor}", "engine",
+		"Observations of the GPU's clock.")
+	mAnchorsGivenUp = define(gClock, TypeCounter, "clock.anchors.given_up", "{anchor}", "engine",
+		"Tries to observe the GPU's clock that took longer than their bound.")
+	mConstant = define(gClock, TypeGauge, "calibration.constant", "s", "engine gpu calibration",
+		"What an event pair measures beyond its kernel on this machine, and where that is known from.")
+
+	mQueueSize = define(gExport, TypeGauge, "export.queue.size", "By", "",
+		"Encoded spans that wait to be sent.")
+	mQueueLimit = define(gExport, TypeGauge, "export.queue.limit", "By", "",
+		"Where the export queue begins to drop the oldest.")
+	mRequests = define(gExport, TypeCounter, "export.requests", "{request}", "reason",
+		"Export requests by what came of them: ok, retried, refused.")
+	mSent = define(gExport, TypeCounter, "export.sent", "By", "",
+		"Encoded spans in requests that a receiver took.")
+
+	mCPU = define(gOwn, TypeCounter, "sidecar.cpu.time", "s", "",
+		"Processor time of this process, user and system.")
+	mResident = define(gOwn, TypeGauge, "sidecar.memory.resident", "By", "",
+		"Anonymous resident memory of this process.")
+	mGoroutines = define(gOwn, TypeGauge, "sidecar.goroutines", "{goroutine}", "",
+		"Goroutines of this process.")
+	mBuild = define(gOwn, TypeGauge, "build.info", "", "version",
+		"Always 1; version is this program's.")
+)
+
+// LabelValues are the values that a label with a fixed set of them can take on a
+// metric, none for all others. They exist from the start, at 0.
+func (m *Metric) LabelValues(label string) []string {
+	if label == "armed" {
+		return []string{"false", "true"}
+	}
+	if label != "reason" {
+		return nil
+	}
+	switch m.Name {
+	case mFailed.Name:
+		return failReasons
+	case mDropped.Name:
+		return []string{reasonPoolFull}
+	case mProblems.Name:
+		return problemReasons
+	case mLost.Name:
+		return []string{lostOverwritten, lostHole}
+	case mEntriesIgnored.Name:
+		return ignoredReasons
+	case mSideNotSelected.Name:
+		return notSelectedText[:]
+	case mSideDropped.Name:
+		return dropText[:]
+	case mStepsIncomplete.Name:
+		return incompleteReasons
+	case mStepsExported.Name:
+		return exportText[1:]
+	case mEnginesEnded.Name:
+		return []string{EngineEnded.String(), EngineDied.String()}
+	case mRingsFailed.Name:
+		return ringFailText[:]
+	case mRequests.Name:
+		return RequestReasons
+	}
+	return nil
+}
+
+// RequestReasons are the values of the label reason of export.requests.
+var RequestReasons = []string{"ok", "retried", "refused"}
+
+// MetricsDoc is docs/metrics.md.
+func MetricsDoc() string {
+	var b strings.Builder
+	b.WriteString(`# Metrics
+
+<!-- Made from collector/metrictable.go by "go generate ./collector". Do not edit. -->
+
+Names are OpenTelemetry's, with what Prometheus sees below. Times are in seconds, sizes in bytes. A label
+with a fixed set of values has all of them from the start, at 0. ` + "`engine`" + ` is stable: service name (else the
+executable), rank and GPU, and a number where live engines would be called the same; which process stands
+behind it says ` + "`lanetrace_engine_info`" + `. Series of an engine end some minutes after the engine.
+
+`)
+	fmt.Fprintf(&b, "Histogram buckets, upper bounds: lanes, steps and queue delays %s to %s in %d steps, kernels and graphs %s to %s in %d.\n",
+		secondsText(stepBounds[0]), secondsText(stepBounds[len(stepBounds)-1]), len(stepBounds),
+		secondsText(kernelBounds[0]), secondsText(kernelBounds[len(kernelBounds)-1]), len(kernelBounds))
+	group := ""
+	for _, m := range metrics {
+		if m.group != group {
+			group = m.group
+			fmt.Fprintf(&b, "\n## %s\n\n| name | type | unit | labels | meaning |\n| --- | --- | --- | --- | --- |\n", group)
+		}
+		labels := make([]string, len(m.Labels))
+		for i, l := range m.Labels {
+			labels[i] = "`" + l + "`"
+			if v := m.LabelValues(l); len(v) > 0 {
+				labels[i] += " (" + strings.Join(v, ", ") + ")"
+			}
+		}
+		unit := m.Unit
+		if unit == "" {
+			unit = "-"
+		}
+		fmt.Fprintf(&b, "| `%s`<br>`%s` | %s | %s | %s | %s |\n", m.Name, m.PrometheusName(), m.Type, unit, strings.Join(labels, ", "), m.Help)
+	}
+	return b.String()
+}
+
+func secondsText(ns int64) string {
+	switch {
+	case ns < 1e6:
+		return fmt.Sprintf("%d µs", ns/1e3)
+	case ns < 1e9:
+		return fmt.Sprintf("%d ms", ns/1e6)
+	}
+	return fmt.Sprintf("%d s", ns/1e9)
+}

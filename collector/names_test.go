@@ -1,0 +1,104 @@
+package collector
+
+import (
+	"strings"
+	"testing"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/lanetrace/lanetrace/spanring"
+)
+
+func TestCleanText(t *testing.T) {
+	for in, want := range map[string]string{
+		"gemm":                     "gemm",
+		"":                         "",
+		" a b ":                    "a b",
+		"a\nb\tc\x00d":             "a b c d",
+		"q\"uo\\te":                "q\"uo\\te",
+		"bad\xff\xfeutf":           "bad\ufffdutf",
+		"half\xe2\x82":             "half\ufffd",
+		"größe\u2028line\u0085":    "größe line",
+		"\n\n":                     "",
+		"void f<int>(char const*)": "void f<int>(char const*)",
+	} {
+		if got := CleanText(in); got != want {
+			t.Errorf("CleanText(%q) = %q, want %q", in, got, want)
+		}
+	}
+}
+
+func FuzzCleanText(f *testing.F) {
+	for _, s := range []string{"", "gemm", "a\nb", "\xff", "q\"\\", strings.Repeat("ä", 300), "\u2028"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		c := CleanText(s)
+		if !utf8.ValidString(c) {
+			t.Errorf("%q is not valid", c)
+		}
+		if i := strings.IndexFunc(c, unicode.IsControl); i >= 0 {
+			t.Errorf("%q has a control character", c)
+		}
+		if again := CleanText(c); again != c {
+			t.Errorf("cleaned twice %q, once %q", again, c)
+		}
+		l := CutText(c, 40)
+		if len(l) > 40 || !utf8.ValidString(l) {
+			t.Errorf("cut to %q, %d bytes", l, len(l))
+		}
+	})
+}
+
+func TestCutTextKeepsTextsApart(t *testing.T) {
+	a, b := strings.Repeat("x", 200)+"1", strings.Repeat("x", 200)+"2"
+	ca, cb := CutText(a, MaxLabelBytes), CutText(b, MaxLabelBytes)
+	if ca == cb || len(ca) > MaxLabelBytes {
+		t.Errorf("%q and %q", ca, cb)
+	}
+	if got := CutText("short", MaxLabelBytes); got != "short" {
+		t.Errorf("short text became %q", got)
+	}
+}
+
+func TestNamesOfATableThatGrows(t *testing.T) {
+	src := newMemSource()
+	n := newNames(src)
+	if got := n.get(1); got.Text != unnamed {
+		t.Errorf("no name: %q", got.Text)
+	}
+	src.names[1] = spanring.Name{Kind: spanring.NameKernel, Text: "late\ncomer"}
+	got := n.get(1)
+	if got.Text != "late comer" || n.get(1) != got {
+		t.Errorf("%q, or not the same one again", got.Text)
+	}
+	for i := range maxNames + 10 {
+		src.names[spanring.NameID(i+2)] = spanring.Name{Text: "x"}
+		n.get(spanring.NameID(i + 2))
+	}
+	if len(n.m) > maxNames {
+		t.Errorf("%d names kept, limit %d", len(n.m), maxNames)
+	}
+}
+
+func TestEngineName(t *testing.T) {
+	const uuid = "GPU-8C1f02aa-0000-0000-0000-000000000000"
+	for _, tt := range []struct {
+		info spanring.Info
+		want string
+	}{
+		{spanring.Info{Service: "chat", Executable: "python3", Rank: spanring.NoRank}, "chat"},
+		{spanring.Info{Executable: "python3", Rank: spanring.NoRank}, "python3"},
+		{spanring.Info{Rank: spanring.NoRank}, "engine"},
+		{spanring.Info{Service: "chat", Rank: spanring.Rank{Data: 1, Tensor: 0, Pipeline: -1, Expert: 3}}, "chat-dp1-tp0-ep3"},
+		{spanring.Info{Service: "chat", Rank: spanring.NoRank, GPUUUID: uuid}, "chat-gpu8c1f02aa"},
+		{spanring.Info{Service: "chat", Rank: spanring.NoRank, GPUUUID: "MIG-0123abcd-5"}, "chat-mig0123abcd"},
+		{spanring.Info{Service: "chat", Rank: spanring.NoRank, GPUUUID: "nonsense"}, "chat"},
+		{spanring.Info{Service: "chat", Rank: spanring.NoRank, GPUUUID: "GPU-\n\n\n\n\n\n\n\n\n"}, "chat"},
+		{spanring.Info{Service: "a\nb\xff", Rank: spanring.NoRank}, "a b\ufffd"},
+	} {
+		if got := EngineName(tt.info); got != tt.want {
+			t.Errorf("EngineName(%+v) = %q, want %q", tt.info, got, tt.want)
+		}
+	}
+}
