@@ -250,7 +250,7 @@ func clip(s string, n int) []byte {
 	if len(s) <= n {
 		return []byte(s)
 	}
-	for i := n; i > max(0, n-utf8.UTFMax); i-- {
+	for i := n; i >= max(0, n-utf8.UTFMax+1); i-- {
 		if utf8.RuneStart(s[i]) {
 			return []byte(s[:i])
 		}
