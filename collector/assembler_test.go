@@ -46,7 +46,7 @@ func briefly(s *Step) brief {
 	return b
 }
 
-func run(t *testing.T, src *memSource, o ProcessorOptions) (*Processor, *keep) {
+func run(t *testing.T, src Source, o ProcessorOptions) (*Processor, *keep) {
 	t.Helper()
 	k := &keep{}
 	o.Observers = append(o.Observers, k)
