@@ -1,0 +1,142 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/lanetrace/lanetrace"
+	"github.com/lanetrace/lanetrace/spanring"
+)
+
+// summary is what a run did.
+type summary struct {
+	Backend     string  `json:"backend"`
+	GPU         string  `json:"gpu"`
+	Model       string  `json:"model"`
+	Async       bool    `json:"async"`
+	Interrupted bool    `json:"interrupted"`
+	Seconds     float64 `json:"seconds"`
+
+	Requests struct {
+		Came   int `json:"came"`
+		Served int `json:"served"`
+		Cut    int `json:"cut"` // by an interrupt
+	} `json:"requests"`
+	Tokens struct {
+		Prompt    int     `json:"prompt"`
+		Generated int     `json:"generated"`
+		PerSecond float64 `json:"per_second"`
+		Stale     int     `json:"stale"` // rows run for a sequence that had ended
+	} `json:"tokens"`
+	Steps struct {
+		Count    int     `json:"count"`
+		Launches float64 `json:"launches_mean"`
+		P50NS    int64   `json:"p50_ns"`
+		P99NS    int64   `json:"p99_ns"`
+		MaxNS    int64   `json:"max_ns"`
+	} `json:"steps"`
+	Telemetry struct {
+		Level    string            `json:"level"`
+		Ring     string            `json:"ring,omitempty"`
+		Off      string            `json:"off,omitempty"` // why there is none
+		Begun    uint64            `json:"begun"`
+		Landed   uint64            `json:"landed"`
+		Failed   uint64            `json:"failed"`
+		Dropped  uint64            `json:"dropped"`
+		InFlight int64             `json:"in_flight"`
+		Armed    uint64            `json:"armed_steps"`
+		Queued   uint64            `json:"queued"`
+		Starved  uint64            `json:"starved"`
+		Reasons  map[string]uint64 `json:"failed_by_reason,omitempty"`
+	} `json:"telemetry"`
+}
+
+func newSummary(e *engine, dev device) *summary {
+	st := &e.stats
+	r := &summary{Backend: dev.backend, GPU: dev.gpu.Name(), Model: e.model.shape.name, Async: e.async, Seconds: st.elapsed.Seconds()}
+	r.Requests.Came, r.Requests.Served, r.Requests.Cut = st.came, st.served, st.came-st.served
+	r.Tokens.Prompt, r.Tokens.Generated, r.Tokens.Stale = st.prefillTokens, st.tokens, st.stale
+	if r.Seconds > 0 {
+		r.Tokens.PerSecond = float64(st.tokens) / r.Seconds
+	}
+	r.Steps.Count = st.steps
+	if st.steps > 0 {
+		r.Steps.Launches = float64(st.launches) / float64(st.steps)
+	}
+	r.Steps.P50NS, r.Steps.P99NS = int64(st.step.quantile(0.5)), int64(st.step.quantile(0.99))
+	r.Steps.MaxNS = int64(st.step.longest)
+	r.Telemetry.Level = e.hub.Level().String()
+	return r
+}
+
+// close takes in telemetry's account, when nothing moves any more.
+func (r *summary) close(hub *lanetrace.Hub) {
+	t := &r.Telemetry
+	ring := hub.Ring()
+	if ring == nil {
+		t.Off = hub.Disabled().Error()
+		return
+	}
+	c := ring.Counters()
+	t.Ring = ring.Path()
+	t.Begun, t.Landed, t.Failed, t.Dropped = c[spanring.CtrBegun], c[spanring.CtrLanded], c.Failed(), c[spanring.CtrDropped]
+	t.InFlight = c.InFlight()
+	t.Armed, t.Queued, t.Starved = c[spanring.CtrStepsArmed], c[spanring.CtrQueued], c[spanring.CtrStarved]
+	for reason := spanring.FailNone + 1; int(reason) < spanring.NumReasons; reason++ {
+		if n := c[reason.Counter()]; n > 0 {
+			if t.Reasons == nil {
+				t.Reasons = make(map[string]uint64)
+			}
+			t.Reasons[reason.String()] = n
+		}
+	}
+}
+
+func (r *summary) print(w io.Writer) error {
+	mode := "synchronous"
+	if r.Async {
+		mode = "asynchronous"
+	}
+	ended := ""
+	if r.Interrupted {
+		ended = fmt.Sprintf(", interrupted: %d requests cut short", r.Requests.Cut)
+	}
+	t := &r.Telemetry
+	_, err := fmt.Fprintf(w, `%s (%s), model %s, %s%s
+requests   %d served of %d in %.2f s
+tokens     %d generated (%.0f a second) from %d of prompts; %d rows stale
+steps      %d of %.1f launches; host time p50 %v, p99 %v, max %v
+telemetry  level %s: %d begun, %d landed, %d failed, %d dropped, %d in flight; %d steps armed, %d launches queued, %d starved
+`,
+		r.GPU, r.Backend, r.Model, mode, ended,
+		r.Requests.Served, r.Requests.Came, r.Seconds,
+		r.Tokens.Generated, r.Tokens.PerSecond, r.Tokens.Prompt, r.Tokens.Stale,
+		r.Steps.Count, r.Steps.Launches, short(r.Steps.P50NS), short(r.Steps.P99NS), short(r.Steps.MaxNS),
+		t.Level, t.Begun, t.Landed, t.Failed, t.Dropped, t.InFlight, t.Armed, t.Queued, t.Starved)
+	if err != nil {
+		return err
+	}
+	switch {
+	case len(t.Reasons) > 0:
+		_, err = fmt.Fprintf(w, "failed     %v\n", t.Reasons)
+		if err != nil {
+			return err
+		}
+	case t.Off != "":
+		_, err = fmt.Fprintf(w, "ring       none: %s\n", t.Off)
+		return err
+	}
+	_, err = fmt.Fprintf(w, "ring       %s\n", t.Ring)
+	return err
+}
+
+// short rounds to three or four places.
+func short(ns int64) time.Duration {
+	d := time.Duration(ns)
+	for unit := time.Duration(1); ; unit *= 10 {
+		if d < 10000*unit {
+			return d.Round(unit)
+		}
+	}
+}
