@@ -17,6 +17,9 @@ const (
 	firstTries   = 8
 	laterTries   = 3
 	goodAnchorNS = 8000
+	// soonerBy is by how much sooner the next anchor is taken after one that was
+	// wide, refused or unexpected.
+	soonerBy = 4
 	// anchorEvents is how many events the anchors need.
 	anchorEvents = anchorKeep + 3
 	// Beyond maxLinkMS the driver's 32-bit milliseconds are coarser than 0.25 µs,
@@ -34,6 +37,8 @@ type anchor struct {
 	event  Event
 	gpuNS  int64
 	lo, hi int64
+	seg    uint64 // segment of the timeline
+	era    uint64 // anchors of different eras contradict each other
 }
 
 // anchors are the recorder's own events. Each event is a remembered anchor's,
@@ -44,9 +49,10 @@ type anchors struct {
 	spare   []Event
 	pending anchor // event 0: none; lo is set
 
-	dueMonoNS  int64
-	narrowest  int64
-	loggedFail bool
+	dueMonoNS   int64 // when the next one is
+	againMonoNS int64 // from when on lookAgain may
+	narrowest   int64
+	loggedFail  bool
 }
 
 func (a *anchors) init(events []Event) {
@@ -74,6 +80,21 @@ func (a *anchors) nearest(gpuNS int64) *anchor {
 	return best
 }
 
+// judge is the anchor to hold a span against that was placed by the anchor by:
+// that one, unless it is of an era gone by; then the nearest of this one.
+func (a *anchors) judge(by *anchor, gpuNS int64) *anchor {
+	best := a.latest()
+	if by.era == best.era || by.seg != best.seg {
+		return by
+	}
+	for k := range min(a.n, anchorKeep) {
+		if x := &a.ring[k]; x.era == best.era && abs(x.gpuNS-gpuNS) < abs(best.gpuNS-gpuNS) {
+			best = x
+		}
+	}
+	return best
+}
+
 func abs(v int64) int64 { return max(v, -v) }
 
 // hurry asks for an anchor at the next harvest.
@@ -92,9 +113,9 @@ func (a *anchor) allows(b *spanBounds) bool {
 }
 
 // locate finds a start's place on the GPU's timeline from what Elapsed read
-// against the latest anchor. One far from it is read again against the nearest.
-func (r *Recorder) locate(start Event, t *Times, h *HarvestStats) (gpuNS int64, errNS float64, a *anchor, ok bool) {
-	a = r.anchors.latest()
+// against an anchor. One far from it is read again against the nearest.
+func (r *Recorder) locate(start Event, t *Times, by *anchor, h *HarvestStats) (gpuNS int64, errNS float64, a *anchor, ok bool) {
+	a = by
 	if a.event == 0 || t.SinceResult != Success {
 		return 0, 0, a, false
 	}
@@ -110,6 +131,22 @@ func (r *Recorder) locate(start Event, t *Times, h *HarvestStats) (gpuNS int64, 
 		}
 	}
 	return gpuNS, quantumNS(ms), a, !math.IsNaN(float64(ms)) && !math.IsInf(float64(ms), 0)
+}
+
+// lookAgain takes an anchor out of turn, for a span that contradicts the last one:
+// either its values are wrong, or one of the clocks has jumped since, as they can
+// when a virtual machine was paused. It reports whether there is a new anchor, and
+// does its work once in a quarter of MaxAnchorAge at the most.
+func (r *Recorder) lookAgain(p *pool, h *HarvestStats) bool {
+	a := &r.anchors
+	now := r.now()
+	if now < a.againMonoNS || a.pending.event != 0 || r.drv.Capturing() {
+		return false
+	}
+	a.againMonoNS = now + int64(r.o.MaxAnchorAge)/soonerBy
+	n := a.n
+	r.tryAnchor(p, now, h)
+	return a.n > n
 }
 
 func msToNS(ms float32) int64 { return int64(math.Round(float64(ms) * 1e6)) }
@@ -133,7 +170,7 @@ func (r *Recorder) keepAnchor(p *pool, h *HarvestStats) bool {
 			return true
 		}
 		r.adopt(ev, a.pending.lo, now, h)
-		a.dueMonoNS = now + int64(r.o.MaxAnchorAge)/4
+		a.dueMonoNS = now + int64(r.o.MaxAnchorAge)/soonerBy
 		return true
 	}
 	now := r.now()
@@ -160,9 +197,9 @@ func (r *Recorder) keepAnchor(p *pool, h *HarvestStats) bool {
 func (r *Recorder) tryAnchor(p *pool, now int64, h *HarvestStats) bool {
 	a := &r.anchors
 	bound := int64(r.o.AnchorBound)
-	tries, good := laterTries, a.narrowest+a.narrowest/4
-	if a.n == 0 {
-		tries, good = firstTries, goodAnchorNS
+	tries, good := firstTries, int64(goodAnchorNS)
+	if a.n > 0 {
+		tries, good = laterTries, a.narrowest+a.narrowest/4
 	}
 	var best anchor
 	for range tries {
@@ -191,15 +228,17 @@ func (r *Recorder) tryAnchor(p *pool, now int64, h *HarvestStats) bool {
 		}
 	}
 	if best.event != 0 {
-		a.narrowest = min(a.narrowest, best.hi-best.lo)
-		r.adopt(best.event, best.lo, best.hi, h)
-		a.dueMonoNS = best.hi + int64(r.o.MaxAnchorAge)
+		age := int64(r.o.MaxAnchorAge)
+		if !r.adopt(best.event, best.lo, best.hi, h) {
+			age /= soonerBy
+		}
+		a.dueMonoNS = best.hi + age
 	}
 	return a.n > 0 || a.pending.event == 0
 }
 
 func (r *Recorder) anchorFailed(res Result, now int64) {
-	r.anchors.dueMonoNS = now + int64(r.o.MaxAnchorAge)/4
+	r.anchors.dueMonoNS = now + int64(r.o.MaxAnchorAge)/soonerBy
 	if !r.anchors.loggedFail {
 		r.anchors.loggedFail = true
 		r.log.Warn("the clock cannot be anchored; positions are as good as the spans' own bounds", "context", r.index, "error", res)
@@ -207,10 +246,11 @@ func (r *Recorder) anchorFailed(res Result, now int64) {
 }
 
 // adopt takes in a complete event stamped between two host times as the newest
-// anchor, and fits the clock.
-func (r *Recorder) adopt(ev Event, lo, hi int64, h *HarvestStats) {
+// anchor, and fits the clock. It reports false when another anchor is wanted soon:
+// this one contradicted what was known, or bridged a gap.
+func (r *Recorder) adopt(ev Event, lo, hi int64, h *HarvestStats) bool {
 	a := &r.anchors
-	x := anchor{event: ev, lo: lo, hi: hi}
+	x, ok := anchor{event: ev, lo: lo, hi: hi}, true
 	switch {
 	case !r.clock.known:
 		x.gpuNS = r.clock.start(lo, hi)
@@ -220,11 +260,15 @@ func (r *Recorder) adopt(ev Event, lo, hi int64, h *HarvestStats) {
 		h.Calls++
 		if res == Success && ms >= 0 && ms <= maxLinkMS {
 			x.gpuNS = last.gpuNS + msToNS(ms)
-			r.clock.anchor(x.gpuNS, lo, hi, quantumNS(ms)+tickNS)
+			ok = r.clock.anchor(x.gpuNS, lo, hi, quantumNS(ms)+tickNS)
 		} else {
 			x.gpuNS = r.clock.resume(lo, hi)
+			ok = false
 		}
 	}
+	a.narrowest = min(a.narrowest, hi-lo)
+	x.era = r.clock.era
+	x.seg = r.clock.segs
 	place := &a.ring[a.n%anchorKeep]
 	if place.event != 0 {
 		a.spare = append(a.spare, place.event)
@@ -233,4 +277,5 @@ func (r *Recorder) adopt(ev Event, lo, hi int64, h *HarvestStats) {
 	a.n++
 	r.w.Add(spanring.CtrAnchors, 1)
 	r.publish(x.gpuNS)
+	return ok
 }

@@ -8,15 +8,16 @@ const (
 	// specified to 100 ppm at most, and 11.8 ppm were measured on an H200.
 	maxRatePPB = 200_000
 	// rateWander is how fast the rate itself may change, in ppb a second: 1.2 ppm a
-	// minute, more than a crystal does while a machine warms up. offsetWander, in
-	// ns a second, covers what is faster than that.
+	// minute, more than a crystal does while a machine warms up; in the long run it
+	// stays within maxWander. offsetWander, in ns a second, covers what is faster.
 	rateWander   = 20
+	maxWander    = 5000
 	offsetWander = 30
-	// After a contradiction the rate is searched this far around the last one, in
-	// ppb; the next contradictions double it.
-	contradictionPPB = 25_000
-	// slewNS is how long the map takes to move on to a new line.
+	// slewNS is how long the map takes to move on to a new line: some ppm for the
+	// microseconds there usually are, so that neighbours do not overlap by it.
+	// Being further behind than jumpNS, it jumps.
 	slewNS = 500e6
+	jumpNS = 100e3
 )
 
 // clock maps a context's GPU timeline to the host's clock.
@@ -27,26 +28,27 @@ const (
 // aims at, the distance to its ends the uncertainty. An observation that
 // contradicts all that went before means that the assumptions above did not hold
 // (the host's clock was slewed, say): then the newest anchor counts alone, and
-// the rate is learnt again.
+// the rate is learnt again. Until the contradiction shows, what is published can be
+// wrong by about the width of an anchor.
 //
 // The map itself is a continuous, strictly increasing function of the timeline,
 // made of pieces that are only ever added at its end, beyond everything mapped so
 // far: so a later stamp never maps before an earlier one, whenever the two are
 // asked for and whatever was learnt between. From one line to the next it slews.
 type clock struct {
-	known    bool
-	cur      epoch
-	prev     epoch // of the segment before, for spans that began in it
-	segStart int64 // first GPU time of the present segment
-	strikes  uint  // contradictions, less those outlived
-	good     int   // anchors since the last contradiction
+	known bool
+	cur   epoch
+	prev  epoch // of the segment before, for spans placed by an anchor of its
 
 	pieces [64]piece
 	npiece int   // pieces ever made; the newest is at (npiece-1) % len
 	mapped int64 // greatest GPU time mapped
 
-	residualNS           int64
-	refits, resets, segs uint64
+	residualNS int64
+	refits     uint64
+	resets     uint64 // contradictions
+	segs       uint64 // segments begun; the present one's number
+	era        uint64 // anchors that contradicted those before them
 }
 
 // epoch is what is known around one reference.
@@ -63,8 +65,11 @@ func (e *epoch) x(gpuNS int64) float64 { return float64(gpuNS-e.refGPU) / 1e9 }
 // slack is how far the offset may have wandered off its line in x seconds.
 func slack(x float64) float64 {
 	x = math.Abs(x)
-	return min(offsetWander*x+rateWander*x*x/2, maxRatePPB*x)
+	return (offsetWander + min(rateWander*x/2, maxWander)) * x
 }
+
+// wander is how far the rate may have moved in x seconds.
+func wander(x float64) float64 { return min(rateWander*x, maxWander) }
 
 // offsets is the range of the offset at a GPU time, relative to base.
 func (e *epoch) offsets(gpuNS int64) (lo, hi float64) {
@@ -79,19 +84,19 @@ func (e *epoch) offsets(gpuNS int64) (lo, hi float64) {
 type piece struct {
 	gpu0    int64
 	base    int64
-	off     float64 // offset at gpu0, relative to base
+	ref     int64   // where the line was fitted
+	off     float64 // offset there, relative to base
 	ratePPB float64
 	err     float64 // what the map was ahead of the line at gpu0
 	slew    float64 // ns until err is gone
 }
 
 func (p *piece) line(gpuNS int64) float64 {
-	return p.off + p.ratePPB*float64(gpuNS-p.gpu0)/1e9
+	return p.off + p.ratePPB*float64(gpuNS-p.ref)/1e9
 }
 
 func (p *piece) host(gpuNS int64) int64 {
-	d := float64(gpuNS - p.gpu0)
-	left := min(1, max(0, 1-d/p.slew))
+	left := min(1, max(0, 1-float64(gpuNS-p.gpu0)/p.slew))
 	return gpuNS + p.base + int64(math.Round(p.line(gpuNS)+p.err*left))
 }
 
@@ -124,7 +129,7 @@ func (c *clock) start(lo, hi int64) int64 {
 	g := lo + (hi-lo)/2
 	c.known = true
 	c.segs++
-	c.segStart, c.mapped = g, g
+	c.mapped = g
 	c.cur.begin(g, lo, hi, -maxRatePPB, maxRatePPB)
 	c.refit()
 	return g
@@ -143,10 +148,9 @@ func (c *clock) resume(lo, hi int64) int64 {
 	g := max(c.gpu(lo+(hi-lo)/2), c.mapped+1, c.cur.refGPU+1)
 	gap := c.cur.x(g)
 	rateLo, rateHi := c.cur.set.rates()
-	d := rateWander * gap
+	d := wander(gap)
 	c.prev, c.cur = c.cur, c.prev
 	c.cur.begin(g, lo, hi, rateLo-d, rateHi+d)
-	c.segStart = g
 	c.segs++
 	c.setResidual(g)
 	c.refit()
@@ -154,33 +158,30 @@ func (c *clock) resume(lo, hi int64) int64 {
 }
 
 // anchor takes in an anchor at a GPU time that is known to ±errNS against the
-// anchor before it.
-func (c *clock) anchor(gpuNS, lo, hi int64, errNS float64) {
+// anchor before it. It reports false for one that contradicts what was learnt.
+func (c *clock) anchor(gpuNS, lo, hi int64, errNS float64) (ok bool) {
 	e := &c.cur
 	dx := e.x(gpuNS)
-	rateLo, rateHi := e.set.rates()
-	e.set.move(dx, slack(dx)+errNS, rateWander*dx)
+	e.set.move(dx, slack(dx)+errNS, wander(dx))
 	e.set.clip(0, 1, maxRatePPB)
 	e.set.clip(0, -1, maxRatePPB)
 	e.refGPU = gpuNS
 	e.lo, e.hi = float64(lo-gpuNS-e.base), float64(hi-gpuNS-e.base)
-	if !e.set.above(0, e.lo) || !e.set.below(0, e.hi) {
-		c.contradicted(rateLo, rateHi)
-	} else if c.good++; c.good >= 16 && c.strikes > 0 {
-		c.good, c.strikes = 0, c.strikes-1
+	ok = e.set.above(0, e.lo) && e.set.below(0, e.hi)
+	if !ok {
+		c.era++
+		c.contradicted()
 	}
 	c.setResidual(gpuNS)
 	c.refit()
+	return ok
 }
 
-// contradicted lets the reference anchor count alone.
-func (c *clock) contradicted(rateLo, rateHi float64) {
+// contradicted lets the reference anchor count alone, at any rate.
+func (c *clock) contradicted() {
 	c.resets++
-	c.good = 0
-	d := float64(int64(contradictionPPB) << min(c.strikes, 4))
-	c.strikes++
 	e := &c.cur
-	e.set.reset(e.lo, e.hi, max(rateLo-d, -maxRatePPB), min(rateHi+d, maxRatePPB))
+	e.set.reset(e.lo, e.hi, -maxRatePPB, maxRatePPB)
 }
 
 // setResidual notes where the map so far puts a GPU time, against the middle of
@@ -190,21 +191,25 @@ func (c *clock) setResidual(gpuNS int64) {
 	c.residualNS = c.host(gpuNS) - (gpuNS + c.cur.base + int64(math.Round((lo+hi)/2)))
 }
 
-// refit adds a piece to the map: from beyond everything mapped it slews to the
-// middle of the feasible offsets, and then follows the middle.
+// refit adds a piece to the map, from just beyond everything mapped on: it slews to
+// the middle of the feasible offsets, and then follows the middle.
 func (c *clock) refit() {
 	e := &c.cur
-	g := max(e.refGPU, c.mapped)
-	lo, hi := e.offsets(g)
-	lo1, hi1 := e.offsets(g + 1e9)
-	p := piece{gpu0: g, base: e.base, off: (lo + hi) / 2, ratePPB: (lo1+hi1)/2 - (lo+hi)/2, slew: slewNS}
+	p := piece{gpu0: c.mapped + 1, base: e.base, ref: max(e.refGPU, c.mapped), slew: slewNS}
+	lo, hi := e.offsets(p.ref)
+	lo1, hi1 := e.offsets(p.ref + 1e9)
+	p.off = (lo + hi) / 2
+	p.ratePPB = (lo1+hi1)/2 - p.off
 	if c.npiece > 0 {
-		// The new piece meets the old one at g. Slewing back takes a quarter of the
-		// map's speed at the most.
-		p.err = float64(c.host(g)-g-p.base) - p.off
+		// The new piece meets the old one at gpu0, or lies ahead of it. Slewing takes
+		// a quarter of the map's speed at the most.
+		p.err = float64(c.host(p.gpu0)-p.gpu0-p.base) - p.line(p.gpu0)
+		if p.err < -jumpNS {
+			p.err = 0
+		}
 		p.slew = max(slewNS, 4*math.Abs(p.err))
-		if n := c.newest(); n.gpu0 == g {
-			c.npiece--
+		if c.newest().gpu0 == p.gpu0 && c.npiece > 1 { // the first also serves what is before it
+			c.npiece-- // it never served
 		}
 	}
 	c.pieces[c.npiece%len(c.pieces)] = p
@@ -234,21 +239,18 @@ type spanBounds struct {
 
 // span clips what is feasible with a span's bounds. It reports false when they
 // contradict what was learnt, though not the anchor they were placed with: then
-// the learnt was wrong, and less is held true from now on.
-func (c *clock) span(b *spanBounds) bool {
+// the learnt was wrong, and less is held true from now on. A span of another
+// segment says nothing about this one.
+func (c *clock) span(b *spanBounds, seg uint64) bool {
 	e := &c.cur
-	if b.gpuNS < c.segStart {
-		return true // another segment's
+	if seg != c.segs {
+		return true
 	}
 	if e.clipSpan(b) {
 		return true
 	}
-	rateLo, rateHi := e.set.rates()
-	c.contradicted(rateLo, rateHi)
-	if !e.clipSpan(b) {
-		e.set.reset(e.lo, e.hi, -maxRatePPB, maxRatePPB)
-		e.clipSpan(b)
-	}
+	c.contradicted()
+	e.clipSpan(b)
 	return false
 }
 
@@ -260,10 +262,11 @@ func (e *epoch) clipSpan(b *spanBounds) bool {
 		e.set.below(xe, float64(b.seenMonoNS-end-e.base)+b.errNS+slack(xe))
 }
 
-// place maps a GPU time and says how far off that can be.
-func (c *clock) place(gpuNS int64) (hostNS int64, uncertaintyNS uint64) {
+// place maps a GPU time that was found in a segment and says how far off that can
+// be.
+func (c *clock) place(gpuNS int64, seg uint64) (hostNS int64, uncertaintyNS uint64) {
 	e := &c.cur
-	if gpuNS < c.segStart && c.prev.set.corners != nil {
+	if seg != c.segs {
 		e = &c.prev
 	}
 	hostNS = c.host(gpuNS)

@@ -85,12 +85,13 @@ func (r *Recorder) harvestStream(p *pool, st *stream, h *HarvestStats) {
 			r.batch[n] = Pair{p.startEvent(i - 1), p.cells[i-1].pair.End}
 			n++
 		}
-		got, res, calls := r.drv.Elapsed(r.anchors.latest().event, r.batch[:n], r.times[:n])
+		by := r.anchors.latest()
+		got, res, calls := r.drv.Elapsed(by.event, r.batch[:n], r.times[:n])
 		h.Calls += calls
 		seen := r.now()
 		for k := range got {
 			i := st.pop(p)
-			r.land(p, i, &r.times[k], seen, h)
+			r.land(p, i, &r.times[k], by, seen, h)
 			p.finish(i)
 		}
 		switch {
@@ -109,11 +110,12 @@ func (r *Recorder) harvestStream(p *pool, st *stream, h *HarvestStats) {
 	}
 }
 
-// land judges and writes one complete pair, seen complete at seenMonoNS.
-func (r *Recorder) land(p *pool, i uint32, t *Times, seenMonoNS int64, h *HarvestStats) {
+// land judges and writes one complete pair, read against the anchor by and seen
+// complete at seenMonoNS.
+func (r *Recorder) land(p *pool, i uint32, t *Times, by *anchor, seenMonoNS int64, h *HarvestStats) {
 	v := p.slots.Get(int(i))
 	s := &r.span
-	if why := r.place(s, p, i, &v, t, seenMonoNS, h); why != spanring.FailNone {
+	if why := r.place(s, p, i, &v, t, by, seenMonoNS, h); why != spanring.FailNone {
 		r.failed(&v, why)
 		h.Failed++
 		return
@@ -135,7 +137,7 @@ func (r *Recorder) land(p *pool, i uint32, t *Times, seenMonoNS int64, h *Harves
 }
 
 // place makes a span of a pair's values, or says why it cannot be one.
-func (r *Recorder) place(s *spanring.Span, p *pool, i uint32, v *spanring.Slot, t *Times, seenMonoNS int64, h *HarvestStats) spanring.Reason {
+func (r *Recorder) place(s *spanring.Span, p *pool, i uint32, v *spanring.Slot, t *Times, by *anchor, seenMonoNS int64, h *HarvestStats) spanring.Reason {
 	*s = spanring.Span{
 		Kind: v.Kind, Armed: v.Armed, SharedStart: v.SharedStart, Gap: v.Gap,
 		Context: v.Context, Lane: v.Lane, Stream: v.Stream, Step: v.Step,
@@ -152,22 +154,22 @@ func (r *Recorder) place(s *spanring.Span, p *pool, i uint32, v *spanring.Slot, 
 	if v.Kind == spanring.KindLane {
 		b.closedMonoNS = v.ClosedMonoNS // read before the end was recorded
 	}
-	gpuNS, errNS, a, ok := r.locate(p.startEvent(i), t, h)
+	gpuNS, errNS, a, ok := r.locate(p.startEvent(i), t, by, h)
 	if !ok {
 		// No anchor to be had at all: the span's own bounds place it.
 		latest := seenMonoNS - durNS
 		s.StartMonoNS = b.enqueueMonoNS + (latest-b.enqueueMonoNS)/2
 		s.PlaceUncertaintyNS = uint64(max(latest-b.enqueueMonoNS, 0)/2) + tickNS
 	} else {
-		b.gpuNS = gpuNS
-		b.errNS = errNS + quantumNS(t.DurationMS) + tickNS
-		if !a.allows(&b) {
+		b.gpuNS, b.errNS = gpuNS, errNS+quantumNS(t.DurationMS)+tickNS
+		if !r.anchors.judge(a, gpuNS).allows(&b) &&
+			!(r.lookAgain(p, h) && r.anchors.judge(a, gpuNS).allows(&b)) {
 			return spanring.FailMisplaced
 		}
-		if !r.clock.span(&b) {
+		if !r.clock.span(&b, a.seg) {
 			r.anchors.hurry()
 		}
-		host, u := r.clock.place(gpuNS)
+		host, u := r.clock.place(gpuNS, a.seg)
 		s.StartMonoNS = host
 		s.PlaceUncertaintyNS = u + uint64(math.Ceil(errNS)) + tickNS
 	}

@@ -196,4 +196,46 @@ func TestCompletedPairLandsOnceAndPendingWaits(t *testing.T) {
 	}
 }
 
+// watcher compares where spans are placed with where they were.
+type watcher struct {
+	g      *rig
+	pairs  []cudaevents.Pair
+	worst  int64
+	worstU uint64
+	spans  int
+}
+
+func (g *rig) watch() *watcher {
+	w := &watcher{g: g}
+	g.d.OnElapsed(func(p cudaevents.Pair, _ *cudaevents.Times) cudaevents.Result {
+		w.pairs = append(w.pairs, p)
+		return cudaevents.Success
+	})
+	return w
+}
+
+// harvest harvests and checks what landed, before its events are recorded again.
+func (w *watcher) harvest() []spanring.Span {
+	w.g.t.Helper()
+	w.pairs = w.pairs[:0]
+	w.g.r.Harvest()
+	spans, failed, _ := w.g.log()
+	if len(failed) > 0 || len(spans) != len(w.pairs) {
+		w.g.t.Fatalf("%d spans landed of %d read; failed: %+v", len(spans), len(w.pairs), failed)
+	}
+	for i, s := range spans {
+		start, ok := w.g.d.HostOf(w.pairs[i].Start)
+		if !ok {
+			w.g.t.Fatal("a landed span's start is not complete")
+		}
+		off := s.StartMonoNS - start
+		if abs64(off) > int64(s.PlaceUncertaintyNS) {
+			w.g.t.Fatalf("span %d is %d ns off, uncertainty %d", s.Ordinal, off, s.PlaceUncertaintyNS)
+		}
+		w.worst, w.worstU = max(w.worst, abs64(off)), max(w.worstU, s.PlaceUncertaintyNS)
+	}
+	w.spans += len(spans)
+	return spans
+}
+
 func abs64(v int64) int64 { return max(v, -v) }

@@ -62,7 +62,8 @@ type Options struct {
 	GPUStartNS  int64   // the GPU's clock at that moment; default 77 s
 	DriftPPM    float64 // how much faster the GPU's clock runs
 	TickNS      int64   // step of stamps; default 32
-	CallNS      int64   // host time that each driver call takes; default 0
+	CallNS      int64   // virtual time that each driver call takes; default 0
+	PollNS      int64   // and each Pending beyond that, so that polling gets somewhere; default 0
 	// LatencyNS is from enqueue until an idle stream begins; default 2,500.
 	LatencyNS int64
 	// Jitter, if set, is added to each launch's latency.
@@ -116,6 +117,7 @@ type Driver struct {
 	faults          map[Method][]fault
 	elapsed         func(cudaevents.Pair, *cudaevents.Times) cudaevents.Result
 	hook            func(Method)
+	latency         func(own bool) int64
 	violations      []string
 	toldFree        bool // what Capturing last said
 }
@@ -148,6 +150,7 @@ type stream struct {
 	mode     Mode
 	known    bool
 	spoilt   bool
+	own      bool // made through CreateStream
 }
 
 var _ cudaevents.Driver = (*Driver)(nil)
@@ -342,6 +345,9 @@ func (d *Driver) settleAll() {
 func (d *Driver) enqueue(s *stream, ev *event, durNS int64) {
 	d.settle(s)
 	at := d.now() + d.o.LatencyNS
+	if d.latency != nil {
+		at = d.now() + d.latency(s.own)
+	}
 	if d.o.Jitter != nil {
 		at += d.o.Jitter()
 	}
@@ -407,7 +413,9 @@ func (d *Driver) CreateStream() (cudaevents.Stream, error) {
 	if r != cudaevents.Success {
 		return 0, asError(CreateStream, r)
 	}
-	return d.newStream(), nil
+	h := d.newStream()
+	d.streams[h].own = true
+	return h, nil
 }
 
 // NewStream makes a stream of the engine's, which no count sees.
@@ -557,6 +565,7 @@ func (d *Driver) Elapsed(anchor cudaevents.Event, pairs []cudaevents.Pair, out [
 func (d *Driver) Pending(e cudaevents.Event) cudaevents.Result {
 	r := d.enter(Pending, 1)
 	defer d.mu.Unlock()
+	d.hostNS += d.o.PollNS
 	if r != cudaevents.Success {
 		return r
 	}
@@ -712,6 +721,14 @@ func (d *Driver) Launch(p cudaevents.Pair, s cudaevents.Stream, durNS int64) (re
 		res.EndRecorded = true
 	}
 	return res
+}
+
+// SetLatency replaces Options.LatencyNS; own says whether the stream is one of the
+// recorder's.
+func (d *Driver) SetLatency(f func(own bool) int64) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.latency = f
 }
 
 // Stall makes s stand still: nothing on it ends until Release or Complete.
