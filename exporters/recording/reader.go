@@ -312,6 +312,7 @@ type Source struct {
 	ended    bool
 	err      error
 	onState  func(State)
+	untold   []State // reached, but not told yet
 	received uint64
 
 	mu    sync.Mutex
@@ -351,20 +352,30 @@ func (f *File) Source(i int) (*Source, error) {
 	return s, nil
 }
 
-// OnState calls f, on the polling goroutine, with the state in which the run
-// began, now, and with every later one as it is reached, after the entries before
-// it were polled.
+// OnState calls f with the state in which the run began, now, and with every later
+// one at the beginning of the Poll after the one that returned the last entry
+// before it.
 func (s *Source) OnState(f func(State)) {
 	s.onState = f
-	s.tellState(false)
+	s.noteState(false)
+	s.tell()
 }
 
-func (s *Source) tellState(end bool) {
+// tell hands on the states that lie before everything that is still to be
+// polled.
+func (s *Source) tell() {
+	for _, st := range s.untold {
+		s.onState(st)
+	}
+	s.untold = s.untold[:0]
+}
+
+func (s *Source) noteState(end bool) {
 	if s.onState == nil {
 		return
 	}
 	st := &s.st
-	s.onState(State{
+	s.untold = append(s.untold, State{
 		MonoNS: st.monoNS, Info: st.info, Counters: st.counters, Contexts: st.contexts,
 		Account: st.account, Alive: st.alive, End: end,
 	})
@@ -434,7 +445,7 @@ func (s *Source) take(t blockType, p []byte) bool {
 		s.mu.Unlock()
 		s.ended = end
 		if t != blockRun {
-			s.tellState(end)
+			s.noteState(end)
 		}
 		return true
 	}
@@ -484,6 +495,7 @@ func (s *Source) Poll(dst []spanring.Entry) (n int, done bool, err error) {
 // then is the source's time.
 func (s *Source) PollUntil(dst []spanring.Entry, monoNS int64) (n int, done bool, err error) {
 	s.fill()
+	s.tell()
 	var at int64
 	for n < len(dst) && s.dec.left > 0 && s.dec.recvMonoNS() <= monoNS {
 		at = s.dec.recvMonoNS()
