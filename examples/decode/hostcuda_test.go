@@ -70,8 +70,9 @@ func (b *bench) ints(v ...int32) *buffer {
 
 const gapWords = 64
 
-// onHost runs the launch in the harness and returns the buffers' words.
-func (b *bench) onHost(t *testing.T, bin string) [][]uint32 {
+// onHost runs the launch in the harness, a block's threads forward or backward,
+// and returns the buffers' words.
+func (b *bench) onHost(t *testing.T, bin, order string) [][]uint32 {
 	t.Helper()
 	const gap = 0x7fc0dead
 	var arena []uint32
@@ -94,7 +95,7 @@ func (b *bench) onHost(t *testing.T, bin string) [][]uint32 {
 	for _, d := range []backend.Dim3{b.grid, b.block} {
 		args = append(args, fmt.Sprint(d[0]), fmt.Sprint(d[1]), fmt.Sprint(d[2]))
 	}
-	args = append(args, fmt.Sprint(b.shared))
+	args = append(args, fmt.Sprint(b.shared), order)
 	for _, a := range b.args {
 		switch v := a.(type) {
 		case *buffer:
@@ -311,6 +312,12 @@ func TestCUDASourceAgreesWithSim(t *testing.T) {
 		b.args = []any{b.floats(random(2 * headDim)...), b.floats(random(6 * headDim)...), b.floats(random(2 * ctx * headDim)...),
 			b.floats(random(2 * ctx * headDim)...), b.ints(0), b.ints(250), 2, headDim, ctx, float32(0.125)}
 	})
+	add("attention", xy(1, 1), x(128), func(b *bench) { // scores that only a soft-max less its maximum survives
+		const ctx, headDim = 64, 32
+		b.shared = 4 * ctx
+		b.args = []any{b.floats(random(headDim)...), b.floats(random(3 * headDim)...), b.floats(random(ctx * headDim)...),
+			b.floats(random(ctx * headDim)...), b.ints(0), b.ints(63), 1, headDim, ctx, float32(40)}
+	})
 	for _, ffn := range []int{160, 2816} {
 		add("swiglu", xy((ffn+255)/256, 3), x(256), func(b *bench) {
 			b.args = []any{b.floats(random(3 * ffn)...), b.floats(random(3 * 2 * ffn)...), ffn}
@@ -333,7 +340,10 @@ func TestCUDASourceAgreesWithSim(t *testing.T) {
 	for i, b := range all {
 		covered[b.name] = true
 		t.Run(fmt.Sprintf("%s_%d", b.name, i), func(t *testing.T) {
-			b.compare(t, b.onHost(t, bin), b.onSim(t, gpu))
+			want := b.onSim(t, gpu)
+			for _, order := range []string{"0", "1"} {
+				b.compare(t, b.onHost(t, bin, order), want)
+			}
 		})
 	}
 	for name := range simKernels() {

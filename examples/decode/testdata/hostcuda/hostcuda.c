@@ -1,12 +1,14 @@
 // Runs one launch of one kernel of kernels/decode.cu on the host, for the test that
 // compares the CUDA source with the sim's Go functions.
 //
-//	hostcuda NAME GX GY GZ BX BY BZ SHARED ARG... < arena > arena
+//	hostcuda NAME GX GY GZ BX BY BZ SHARED ORDER ARG... < arena > arena
 //
 // An ARG is p:OFFSET into the arena, n (a null pointer), i:VALUE or f:BITS. A
-// block's threads are coroutines that take turns at each barrier, the blocks run
-// one after the other. Before each block the dynamic shared memory is filled with
-// NaNs, so that reading what was not written shows.
+// block's threads are coroutines: each runs to the next barrier before another one
+// begins, from the first to the last or, with ORDER 1, from the last to the first,
+// so that a barrier that is missing shows in one of the two. The blocks run one
+// after the other. Before each block the dynamic shared memory is filled with NaNs,
+// so that reading what was not written shows.
 #include <math.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -89,7 +91,7 @@ static void fiber(void)
 	done[current] = 1;
 }
 
-static void run_block(char *stacks, unsigned shared)
+static void run_block(char *stacks, unsigned shared, int backward)
 {
 	static unsigned x, y, z; // static: getcontext may clobber a register
 	unsigned n = 0, i, live;
@@ -110,12 +112,13 @@ static void run_block(char *stacks, unsigned shared)
 	do {
 		live = 0;
 		for (i = 0; i < n; i++) {
-			if (done[i])
+			unsigned f = backward ? n - 1 - i : i;
+			if (done[f])
 				continue;
-			current = (int)i;
-			threadIdx = ids[i];
-			swapcontext(&scheduler, &fibers[i]);
-			live += !done[i];
+			current = (int)f;
+			threadIdx = ids[f];
+			swapcontext(&scheduler, &fibers[f]);
+			live += !done[f];
 		}
 	} while (live);
 }
@@ -131,8 +134,8 @@ int main(int argc, char **argv)
 	char *arena = NULL, *stacks;
 	size_t size = 0, room = 0, n;
 	unsigned shared;
-	int i;
-	if (argc < 9)
+	int i, backward;
+	if (argc < 10)
 		fail("too few arguments");
 	do {
 		if (size == room) {
@@ -147,14 +150,15 @@ int main(int argc, char **argv)
 	gridDim = (extent){atoi(argv[2]), atoi(argv[3]), atoi(argv[4])};
 	blockDim = (extent){atoi(argv[5]), atoi(argv[6]), atoi(argv[7])};
 	shared = atoi(argv[8]);
+	backward = atoi(argv[9]);
 	if (blockDim.x * blockDim.y * blockDim.z > MAX_THREADS || shared > MAX_SHARED)
 		fail("block too large");
 	if ((wanted = call(0)) < 0)
 		fail("no such kernel");
-	if (argc - 9 != wanted)
+	if (argc - 10 != wanted)
 		fail("wrong number of arguments");
 	for (i = 0; i < wanted; i++) {
-		const char *a = argv[9 + i];
+		const char *a = argv[10 + i];
 		if (a[0] == 'p')
 			args[i].p = arena + strtoull(a + 2, NULL, 10);
 		else if (a[0] != 'n')
@@ -165,7 +169,7 @@ int main(int argc, char **argv)
 	for (blockIdx.z = 0; blockIdx.z < gridDim.z; blockIdx.z++)
 		for (blockIdx.y = 0; blockIdx.y < gridDim.y; blockIdx.y++)
 			for (blockIdx.x = 0; blockIdx.x < gridDim.x; blockIdx.x++)
-				run_block(stacks, shared);
+				run_block(stacks, shared, backward);
 	if (fwrite(arena, 1, size, stdout) != size)
 		fail("short write");
 	return 0;
