@@ -22,9 +22,10 @@ const (
 	soonerBy = 4
 	// anchorEvents is how many events the anchors need.
 	anchorEvents = anchorKeep + 3
-	// Beyond maxLinkMS the driver's 32-bit milliseconds are coarser than 0.25 µs,
-	// and the host's clock bridges a gap better.
-	maxLinkMS = 4096
+	// Two anchors are linked by the events' own distance when that is known to
+	// linkNS (up to 4 s), or as well as the later anchor itself is; otherwise the
+	// host's clock bridges the gap.
+	linkNS = 250
 	// nearMS: within a second a position is known to 61 ns.
 	nearMS = 1000
 	// anchorPatience is how long landing waits for the very first anchor.
@@ -250,6 +251,7 @@ func (r *Recorder) anchorFailed(res Result, now int64) {
 // this one contradicted what was known, or bridged a gap.
 func (r *Recorder) adopt(ev Event, lo, hi int64, h *HarvestStats) bool {
 	a := &r.anchors
+	lo -= tickNS // a stamp is the tick that had begun
 	x, ok := anchor{event: ev, lo: lo, hi: hi}, true
 	switch {
 	case !r.clock.known:
@@ -258,9 +260,9 @@ func (r *Recorder) adopt(ev Event, lo, hi int64, h *HarvestStats) bool {
 		last := a.latest()
 		ms, res := r.drv.Since(last.event, ev)
 		h.Calls++
-		if res == Success && ms >= 0 && ms <= maxLinkMS {
+		if q := quantumNS(ms); res == Success && ms >= 0 && q <= max(linkNS, float64(hi-lo)/2) {
 			x.gpuNS = last.gpuNS + msToNS(ms)
-			ok = r.clock.anchor(x.gpuNS, lo, hi, quantumNS(ms)+tickNS)
+			ok = r.clock.anchor(x.gpuNS, lo, hi, q+tickNS)
 		} else {
 			x.gpuNS = r.clock.resume(lo, hi)
 			ok = false

