@@ -38,8 +38,9 @@ type streamState struct {
 
 type openLane struct {
 	step    Step
-	lane    LaneID
+	handle  cudaevents.Handle
 	ordinal uint32
+	lane    LaneID
 }
 
 // maxNesting bounds the lanes open at once on one stream; reaching it means that
@@ -175,13 +176,13 @@ func (d *Device) LaunchBegin(kind spanring.Kind, s cudaevents.Stream, name spanr
 		d.hub.ring.Add(spanring.CtrUnattributed, 1)
 		return l, false
 	}
-	if !step.armed {
+	if !step.Armed() {
 		return l, false
 	}
 	if m.Ordinal, ok = step.open(); !ok {
 		return l, false
 	}
-	m.Step, m.Armed = step.id, true
+	m.Step, m.Armed = step.ID(), true
 	cl, out := d.rec.Reserve(s, &m)
 	if !step.began(out) {
 		return l, false

@@ -320,11 +320,17 @@ func (h *Hub) Attach(drv cudaevents.Driver) (*Device, error) {
 	return d, nil
 }
 
-// replaceDrain bounds how long Attach waits for a replaced context's spans.
-const replaceDrain = time.Second
+// replaceDrain bounds how long Attach waits for a replaced context's spans, and
+// closeDrain how long Close does when its context has no deadline: a hung GPU
+// must not keep an engine from ending.
+const (
+	replaceDrain = time.Second
+	closeDrain   = 5 * time.Second
+)
 
-// Close drains what is in flight until ctx ends, fails the rest, and closes the
-// ring. Spans still open are failed{closed}. Closing twice does nothing.
+// Close drains what is in flight until ctx ends (5 s when ctx has no deadline),
+// fails the rest, and closes the ring. Spans still open are failed{closed}.
+// Closing twice does nothing.
 func (h *Hub) Close(ctx context.Context) error {
 	if h == nil {
 		return nil
@@ -341,6 +347,11 @@ func (h *Hub) Close(ctx context.Context) error {
 	h.mu.Unlock()
 	close(h.stop)
 	h.done.Wait()
+	if _, bounded := ctx.Deadline(); !bounded {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, closeDrain)
+		defer cancel()
+	}
 	var errs []error
 	for _, d := range devs {
 		errs = append(errs, d.detach(ctx))

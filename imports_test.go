@@ -22,6 +22,7 @@ var allowed = map[string][]string{
 	"ledger":              {"spanring"},
 	"launchtrace":         {"spanring"},
 	"cudaevents":          {"spanring"},
+	"cudaevents/scripted": {"cudaevents", "spanring"},
 	"":                    {"spanring", "cudaevents", "ledger", "launchtrace"},
 	"backend":             {"", "backend", "spanring", "cudaevents", "ledger", "launchtrace"},
 	"collector":           {"collector", "spanring", "ledger", "internal"},

@@ -63,10 +63,6 @@ func (t *laneTable) name(id LaneID) (spanring.NameID, bool) {
 // End, or by Next, once; the zero Lane does nothing.
 type Lane struct {
 	dev    *Device
-	stream cudaevents.Stream
-	step   Step
-	id     LaneID
-	ord    uint32
 	handle cudaevents.Handle
 }
 
@@ -75,40 +71,45 @@ type Lane struct {
 // in one crossing into the driver; below, it is a load or two. A stream that is
 // being captured gets no lane (counted). A lane that is already open on s in the
 // same step is not begun again (counted as misuse).
-func (d *Device) LaneBegin(step Step, lane LaneID, s cudaevents.Stream) Lane {
-	if d == nil || step.hub == nil || d.hub.level.Load() < uint32(LevelLane) {
+func (d *Device) LaneBegin(step Step, lane LaneID, s cudaevents.Stream) (l Lane) {
+	if step.hub != nil && d != nil {
+		l = d.laneFirst(step, lane, s)
+	}
+	return l
+}
+
+func (d *Device) laneFirst(step Step, lane LaneID, s cudaevents.Stream) Lane {
+	if d.hub.level.Load() < uint32(LevelLane) {
 		return Lane{}
 	}
 	return d.laneBegin(step, lane, s, Lane{})
 }
 
-// laneBegin begins a lane; prev, if it is open, ends with the event that begins
-// the new one.
+// laneBegin begins a lane; prev, if it is open and already off the stack, ends
+// with the event that begins the new one.
 func (d *Device) laneBegin(step Step, lane LaneID, s cudaevents.Stream, prev Lane) Lane {
 	h := d.hub
 	name, known := h.lanes.name(lane)
 	if !known || step.hub != h || d.gone.Load() {
 		h.ring.Add(spanring.CtrMisuse, 1)
-		prev.End()
+		prev.end()
 		return Lane{}
 	}
 	st := d.stream(s)
-	m := cudaevents.Meta{Kind: spanring.KindLane, Armed: step.armed, Lane: uint16(lane), Step: step.id, Name: name}
+	m := cudaevents.Meta{Kind: spanring.KindLane, Armed: step.Armed(), Lane: uint16(lane), Step: step.ID(), Name: name}
 	st.mu.Lock()
-	if prev.dev != nil {
-		st.remove(prev.ord, prev.step.id)
-	}
-	if n := len(st.lanes); n > 0 {
-		if o := &st.lanes[n-1]; o.step.id == step.id {
-			m.Parent = o.ordinal
-		}
-	}
 	if len(st.lanes) >= maxNesting/2 {
 		st.prune(h)
 	}
 	twice := false
 	for i := range st.lanes {
-		twice = twice || st.lanes[i].lane == lane && st.lanes[i].step.id == step.id
+		if o := &st.lanes[i]; o.step.state == step.state {
+			m.Parent = o.ordinal
+			twice = twice || o.lane == lane
+		}
+	}
+	if n := len(st.lanes); n > 0 && st.lanes[n-1].step.state != step.state {
+		m.Parent = 0 // another step's lane lies between
 	}
 	st.mu.Unlock()
 	if twice {
@@ -132,9 +133,9 @@ func (d *Device) laneBegin(step Step, lane LaneID, s cudaevents.Stream, prev Lan
 		return Lane{}
 	}
 	st.mu.Lock()
-	st.lanes = append(st.lanes, openLane{step: step, lane: lane, ordinal: m.Ordinal})
+	st.lanes = append(st.lanes, openLane{step: step, handle: hd, ordinal: m.Ordinal, lane: lane})
 	st.mu.Unlock()
-	return Lane{dev: d, stream: s, step: step, id: lane, ord: m.Ordinal, handle: hd}
+	return Lane{dev: d, handle: hd}
 }
 
 // prune takes lanes off the stack that were never ended: those of steps that
@@ -143,7 +144,7 @@ func (d *Device) laneBegin(step Step, lane LaneID, s cudaevents.Stream, prev Lan
 func (s *streamState) prune(h *Hub) {
 	now := spanring.MonoNS()
 	s.lanes = slices.DeleteFunc(s.lanes, func(o openLane) bool {
-		at, ended := h.steps.ended(o.step.id)
+		at, ended := h.steps.ended(o.step.ID())
 		return ended && now-at > int64(h.cfg.Abandon)
 	})
 	if len(s.lanes) >= maxNesting {
@@ -152,15 +153,16 @@ func (s *streamState) prune(h *Hub) {
 	}
 }
 
-// remove takes the lane with that ordinal and step off the stack, wherever in it
-// the lane lies. The caller holds the lock.
-func (s *streamState) remove(ordinal uint32, step uint64) {
+// remove takes a lane off the stack, wherever in it the lane lies. The caller
+// holds the lock.
+func (s *streamState) remove(h cudaevents.Handle) (openLane, bool) {
 	for i := len(s.lanes) - 1; i >= 0; i-- {
-		if s.lanes[i].ordinal == ordinal && s.lanes[i].step.id == step {
+		if o := s.lanes[i]; o.handle == h {
 			s.lanes = append(s.lanes[:i], s.lanes[i+1:]...)
-			return
+			return o, true
 		}
 	}
+	return openLane{}, false
 }
 
 // End ends the lane: its span ends when the GPU has done what is queued on its
@@ -168,14 +170,21 @@ func (s *streamState) remove(ordinal uint32, step uint64) {
 // An end on a stream that is being captured records nothing: the span is
 // failed{capture}.
 func (l Lane) End() {
-	if l.dev == nil {
-		return
+	if l.dev != nil {
+		l.close()
 	}
-	st := l.dev.stream(l.stream)
-	st.mu.Lock()
-	st.remove(l.ord, l.step.id)
-	st.mu.Unlock()
+}
+
+func (l Lane) close() {
+	l.pop()
 	l.end()
+}
+
+func (l Lane) pop() (openLane, bool) {
+	st := l.dev.stream(l.handle.Stream())
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	return st.remove(l.handle)
 }
 
 func (l Lane) end() {
@@ -186,14 +195,19 @@ func (l Lane) end() {
 
 // Next ends the lane and begins another of the same step on the same stream with
 // one event for both, which costs the GPU half of what End and LaneBegin do.
-// Where l is the zero Lane it does nothing and returns the zero Lane.
+// Where l is the zero Lane, or was ended before (counted), it begins nothing.
 func (l Lane) Next(lane LaneID) Lane {
 	if l.dev == nil {
 		return Lane{}
 	}
-	if l.dev.hub.level.Load() < uint32(LevelLane) {
-		l.End()
+	return l.next(lane)
+}
+
+func (l Lane) next(lane LaneID) Lane {
+	o, open := l.pop()
+	if !open || l.dev.hub.level.Load() < uint32(LevelLane) {
+		l.end()
 		return Lane{}
 	}
-	return l.dev.laneBegin(l.step, lane, l.stream, l)
+	return l.dev.laneBegin(o.step, lane, l.handle.Stream(), l)
 }

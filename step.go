@@ -48,27 +48,30 @@ func (t *stepTable) ended(step uint64) (int64, bool) {
 type Step struct {
 	hub   *Hub
 	state *stepState
-	id    uint64
-	armed bool
+	num   uint64 // its number, and stepArmed
 }
 
+// stepArmed is the bit of an armed step in Step.num.
+const stepArmed = 1 << 63
+
 // ID is the step's number within the run, from 1; 0 for the zero Step.
-func (s Step) ID() uint64 { return s.id }
+func (s Step) ID() uint64 { return s.num &^ stepArmed }
 
 // Armed reports whether the step's kernels are timed.
-func (s Step) Armed() bool { return s.armed }
+func (s Step) Armed() bool { return s.num&stepArmed != 0 }
 
 // StepBegin begins a step. It reads the clock and writes one log entry; at level
 // off it is one load. It does not block, allocate or call the driver. Steps may
 // overlap.
-func (h *Hub) StepBegin() Step {
-	if h == nil || h.level.Load() == uint32(LevelOff) {
-		return Step{}
+func (h *Hub) StepBegin() (s Step) {
+	if h != nil && h.level.Load() != 0 {
+		s = h.stepBegin()
 	}
-	return h.stepBegin(Level(h.level.Load()))
+	return s
 }
 
-func (h *Hub) stepBegin(level Level) Step {
+func (h *Hub) stepBegin() Step {
+	level := Level(h.level.Load())
 	if level == LevelOff {
 		return Step{}
 	}
@@ -98,7 +101,11 @@ func (h *Hub) stepBegin(level Level) Step {
 	}
 	e := (&spanring.StepBegin{Step: id, MonoNS: now, Armed: armed, Level: uint8(level)}).Words()
 	h.ring.Append(&e)
-	return Step{hub: h, state: st, id: id, armed: armed}
+	num := id
+	if armed {
+		num |= stepArmed
+	}
+	return Step{hub: h, state: st, num: num}
 }
 
 // forget accounts for a step whose place is needed though it never ended.
@@ -115,11 +122,14 @@ func (h *Hub) forget(st *stepState, id uint64) {
 // End ends the step on the host. Its spans may still be running on the GPU. It
 // reads the clock and writes one log entry. Ending twice is counted as misuse.
 func (s Step) End() {
-	h := s.hub
-	if h == nil {
-		return
+	if s.hub != nil {
+		s.end()
 	}
-	if s.state.id.Load() != s.id {
+}
+
+func (s Step) end() {
+	h := s.hub
+	if s.state.id.Load() != s.ID() {
 		h.ring.Add(spanring.CtrMisuse, 1)
 		return
 	}
@@ -132,14 +142,14 @@ func (s Step) End() {
 	begin := s.state.beginNS.Load()
 	s.state.endNS.Store(now)
 	e := (&spanring.StepEnd{
-		Step: s.id, MonoNS: now, BeginNS: begin, Armed: s.armed,
+		Step: s.ID(), MonoNS: now, BeginNS: begin, Armed: s.Armed(),
 		Opened: opened, Dropped: s.state.dropped.Load(),
 	}).Words()
 	h.ring.Append(&e)
 	h.ring.Add(spanring.CtrLanded, 1)
 	h.ring.Add(spanring.CtrStepsEnded, 1)
-	h.arms.ended(now-begin, s.armed, s.state.timed.Load())
-	if s.armed {
+	h.arms.ended(now-begin, s.Armed(), s.state.timed.Load())
+	if s.Armed() {
 		h.armedOpen.Add(-1)
 		h.publishArming()
 	}
@@ -155,11 +165,14 @@ type Attrs struct {
 
 // SetAttrs says what the step works on: one log entry. The last call counts.
 func (s Step) SetAttrs(a Attrs) {
-	if s.hub == nil {
-		return
+	if s.hub != nil {
+		s.setAttrs(&a)
 	}
+}
+
+func (s Step) setAttrs(a *Attrs) {
 	e := (&spanring.StepAttrs{
-		Step: s.id, BatchSize: clamp32(a.BatchSize), DecodeTokens: clamp32(a.DecodeTokens),
+		Step: s.ID(), BatchSize: clamp32(a.BatchSize), DecodeTokens: clamp32(a.DecodeTokens),
 		PrefillTokens: clamp32(a.PrefillTokens), GraphMode: min(a.GraphMode, spanring.GraphMixed),
 	}).Words()
 	s.hub.ring.Append(&e)
@@ -171,7 +184,7 @@ func clamp32(n int) uint32 { return uint32(max(0, min(n, 1<<32-1))) }
 // when the step has ended.
 func (s Step) open() (ordinal uint32, ok bool) {
 	st := s.state
-	if st.id.Load() != s.id {
+	if st.id.Load() != s.ID() {
 		s.hub.ring.Add(spanring.CtrMisuse, 1)
 		return 0, false
 	}
@@ -189,7 +202,7 @@ func (s Step) open() (ordinal uint32, ok bool) {
 
 // unopen takes open back for a span that was not begun after all.
 func (s Step) unopen() {
-	if s.state.id.Load() == s.id {
+	if s.state.id.Load() == s.ID() {
 		s.state.opened.Add(^uint32(0))
 	}
 }
@@ -197,7 +210,7 @@ func (s Step) unopen() {
 // drop turns an open span into one that found no slot.
 func (s Step) drop() {
 	s.unopen()
-	if s.state.id.Load() == s.id {
+	if s.state.id.Load() == s.ID() {
 		s.state.dropped.Add(1)
 	}
 }

@@ -31,6 +31,9 @@ type Handle struct {
 	stream    Stream
 }
 
+// Stream is the stream that the span was opened on.
+func (h Handle) Stream() Stream { return h.stream }
+
 // Outcome says what became of a request to open a span.
 type Outcome uint8
 

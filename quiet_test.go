@@ -1,0 +1,5 @@
+package lanetrace_test
+
+import "log/slog"
+
+var quiet = slog.New(slog.DiscardHandler)
