@@ -3,6 +3,7 @@ package otlp
 import (
 	"encoding/binary"
 	"fmt"
+	"slices"
 
 	"google.golang.org/protobuf/encoding/protowire"
 
@@ -356,6 +357,7 @@ func appendResourceSpans(b, resource, scope []byte, chunks ...[]byte) []byte {
 	for _, c := range chunks {
 		n += len(c)
 	}
+	b = slices.Grow(b, resourceSpansSize(len(resource), 0, n))
 	b = append(b, resource...)
 	b = append(b, tagRSScopeSpans)
 	b = protowire.AppendVarint(b, uint64(n))

@@ -103,16 +103,14 @@ type Exporter struct {
 	once    sync.Once
 	stopErr error
 
-	stats Stats
+	stats requests
 	warn  *warner
 }
 
-// Stats count an exporter's requests. They only grow.
-type Stats struct {
-	OK      atomic.Uint64 // requests that the server took, also in part
-	Retried atomic.Uint64 // tries that failed and may be repeated
-	Refused atomic.Uint64 // requests refused for good
-	Bytes   atomic.Uint64 // of requests that the server took
+// requests counts requests by what came of them.
+type requests struct {
+	ok, retried, refused atomic.Uint64
+	bytes                atomic.Uint64 // of those that are ok
 }
 
 // NewExporter makes an exporter and starts its sender. It does not connect yet: an
@@ -303,8 +301,8 @@ func (x *Exporter) request(ctx context.Context, items []item) (wait time.Duratio
 	rs, size := x.build(items)
 	o := upload(ctx, x.client, rs)
 	if o.err == nil {
-		x.stats.OK.Add(1)
-		x.stats.Bytes.Add(uint64(size))
+		x.stats.ok.Add(1)
+		x.stats.bytes.Add(uint64(size))
 		x.settle(items, o)
 		return 0, false
 	}
@@ -312,12 +310,12 @@ func (x *Exporter) request(ctx context.Context, items []item) (wait time.Duratio
 		return 0, true
 	}
 	if ok, wait := retryable(o.err); ok {
-		x.stats.Retried.Add(1)
+		x.stats.retried.Add(1)
 		b, _ := x.q.size()
-		x.warn.say("OTLP export fails and will be tried again", "error", o.err, "queued_bytes", b, "tries", x.stats.Retried.Load())
+		x.warn.say("OTLP export fails and will be tried again", "error", o.err, "queued_bytes", b, "tries", x.stats.retried.Load())
 		return wait, true
 	}
-	x.stats.Refused.Add(1)
+	x.stats.refused.Add(1)
 	units := 0
 	for i := range items {
 		items[i].eng.engine.Ledger().Drop(collector.DropRefused, items[i].units)
@@ -376,14 +374,14 @@ func (x *Exporter) settle(items []item, o outcome) {
 	}
 }
 
-// QueueSize is how many bytes of spans wait, and the limit.
-func (x *Exporter) QueueSize() (bytes, limit int) {
+// Stats are what collector.RegisterExport shows of the exporter.
+func (x *Exporter) Stats() collector.ExportStats {
 	b, _ := x.q.size()
-	return b, x.o.QueueBytes
+	return collector.ExportStats{
+		QueueBytes: uint64(b), QueueLimit: uint64(x.o.QueueBytes), SentBytes: x.stats.bytes.Load(),
+		Requests: [3]uint64{x.stats.ok.Load(), x.stats.retried.Load(), x.stats.refused.Load()},
+	}
 }
-
-// Stats are the exporter's counts of requests.
-func (x *Exporter) Stats() *Stats { return &x.stats }
 
 // Shutdown sends what is queued and ends. When ctx ends first, the rest is
 // dropped, counted as shutdown, and the error says how many spans were not sent.

@@ -1,0 +1,72 @@
+package otlp
+
+import (
+	"context"
+	"net"
+	"testing"
+	"time"
+
+	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
+	colmetricpb "go.opentelemetry.io/proto/otlp/collector/metrics/v1"
+	"google.golang.org/grpc"
+
+	"github.com/lanetrace/lanetrace/collector"
+)
+
+type metricServer struct {
+	colmetricpb.UnimplementedMetricsServiceServer
+	got chan *colmetricpb.ExportMetricsServiceRequest
+}
+
+func (s *metricServer) Export(_ context.Context, r *colmetricpb.ExportMetricsServiceRequest) (*colmetricpb.ExportMetricsServiceResponse, error) {
+	s.got <- r
+	return &colmetricpb.ExportMetricsServiceResponse{}, nil
+}
+
+// TestMetricsArrive: instruments and histograms reach a receiver under their
+// names, the last values with the shutdown.
+func TestMetricsArrive(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &metricServer{got: make(chan *colmetricpb.ExportMetricsServiceRequest, 10)}
+	g := grpc.NewServer()
+	colmetricpb.RegisterMetricsServiceServer(g, s)
+	served := make(chan struct{})
+	go func() { defer close(served); g.Serve(l) }()
+	defer func() { g.Stop(); <-served }()
+
+	ins := collector.NewInstruments(collector.InstrumentOptions{})
+	r, err := NewMetricReader(MetricOptions{Endpoint: "http://" + l.Addr().String(), Every: time.Hour, Producers: []sdkmetric.Producer{ins.Producer()}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	mp := sdkmetric.NewMeterProvider(sdkmetric.WithReader(r))
+	if err := ins.Register(mp.Meter(collector.Scope)); err != nil {
+		t.Fatal(err)
+	}
+	p, err := collector.NewProcessor(&source{info: testInfo}, collector.ProcessorOptions{Instruments: ins})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	if err := mp.Shutdown(ctx); err != nil {
+		t.Fatal(err)
+	}
+	names := map[string]bool{}
+	for _, rm := range (<-s.got).ResourceMetrics {
+		for _, sm := range rm.ScopeMetrics {
+			for _, m := range sm.Metrics {
+				names[m.Name] = true
+			}
+		}
+	}
+	for _, want := range []string{"lanetrace.step.duration", "lanetrace.spans.begun", "lanetrace.sidecar.spans.dropped", "lanetrace.engine.info"} {
+		if !names[want] {
+			t.Errorf("no %s among %v", want, names)
+		}
+	}
+}
