@@ -71,15 +71,15 @@ type Lane struct {
 // in one crossing into the driver; below, it is a load or two. A stream that is
 // being captured gets no lane (counted). A lane that is already open on s in the
 // same step is not begun again (counted as misuse).
-func (d *Device) LaneBegin(step Step, lane LaneID, s cudaevents.Stream) (l Lane) {
-	if step.hub != nil && d != nil {
-		l = d.laneFirst(step, lane, s)
+func (d *Device) LaneBegin(step Step, lane LaneID, s cudaevents.Stream) Lane {
+	if step.hub == nil {
+		return Lane{}
 	}
-	return l
+	return d.laneFirst(step, lane, s)
 }
 
 func (d *Device) laneFirst(step Step, lane LaneID, s cudaevents.Stream) Lane {
-	if d.hub.level.Load() < uint32(LevelLane) {
+	if d == nil || d.hub.level.Load() < uint32(LevelLane) {
 		return Lane{}
 	}
 	return d.laneBegin(step, lane, s, Lane{})
