@@ -46,7 +46,7 @@ func TestBudgetHolds(t *testing.T) {
 		want     uint32 // stride
 	}{
 		{"long steps stay at the default", 10_000_000, 60, 64},
-		{"1 ms, 60 launches", 1_000_000, 60, 70},
+		{"1 ms, 60 launches", 1_001_000, 60, 70},
 		{"short steps, many launches", 200_000, 400, 2334},
 		{"no launches", 1_000, 0, 64},
 	} {
