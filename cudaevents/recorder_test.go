@@ -14,20 +14,31 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
+// tb is what a rig needs of a test, or of a rapid one.
+type tb interface {
+	Helper()
+	Cleanup(func())
+	Error(...any)
+	Errorf(string, ...any)
+	Fatal(...any)
+	Fatalf(string, ...any)
+}
+
 // rig is a recorder over a scripted driver and a heap ring with its reader.
 type rig struct {
-	t  testing.TB
+	t  tb
 	d  *scripted.Driver
 	w  *spanring.Writer
 	rd *spanring.Reader
 	r  *cudaevents.Recorder
+	o  cudaevents.Options
 
 	stepEnded map[uint64]int64
 	ordinal   uint32
 }
 
 // newRig makes a rig whose pool exists.
-func newRig(t testing.TB, so scripted.Options, o cudaevents.Options) *rig {
+func newRig(t tb, so scripted.Options, o cudaevents.Options) *rig {
 	t.Helper()
 	g := &rig{t: t, d: scripted.New(so), stepEnded: map[uint64]int64{}}
 	w, err := spanring.NewHeap(spanring.Options{Geometry: spanring.Geometry{LogEntries: 1 << 16, Slots: 8192, Allocs: 1, NameBytes: 4096}})
@@ -43,6 +54,7 @@ func newRig(t testing.TB, so scripted.Options, o cudaevents.Options) *rig {
 		o.StepEnded = func(step uint64) (int64, bool) { ns, ok := g.stepEnded[step]; return ns, ok }
 	}
 	o.Now = g.d.Now
+	g.o = o
 	if g.r, err = cudaevents.New(g.d, w, o); err != nil {
 		t.Fatal(err)
 	}
