@@ -1,0 +1,112 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"strconv"
+	"time"
+
+	"github.com/lanetrace/lanetrace/spanring"
+)
+
+// listenAddr is HOST:PORT.
+type listenAddr string
+
+// Validate implements kong's validation.
+func (l listenAddr) Validate() error {
+	_, port, err := net.SplitHostPort(string(l))
+	if err == nil {
+		var n uint64
+		if n, err = strconv.ParseUint(port, 10, 16); err != nil || n > 65535 {
+			err = errors.New("no port")
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("want HOST:PORT such as 127.0.0.1:9478 (port 0 takes a free one), got %q", string(l))
+	}
+	return nil
+}
+
+// period is a duration over 0; 0 is not set.
+type period time.Duration
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (p *period) UnmarshalText(b []byte) error {
+	d, err := time.ParseDuration(string(b))
+	if err != nil || d <= 0 {
+		return fmt.Errorf("want a duration over 0 such as 90s or 5m, got %q", b)
+	}
+	*p = period(d)
+	return nil
+}
+
+// endpoint is the URL of an OTLP receiver.
+type endpoint string
+
+// Validate implements kong's validation.
+func (e endpoint) Validate() error {
+	if e == "" {
+		return nil
+	}
+	if u, err := url.Parse(string(e)); err != nil || u.Host == "" || (u.Scheme != "http" && u.Scheme != "https") {
+		return fmt.Errorf("want a URL such as http://127.0.0.1:4317 (https for TLS), got %q", string(e))
+	}
+	return nil
+}
+
+// speed is how fast a recording is played: 1 is real, 0 as fast as can be.
+type speed float64
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (s *speed) UnmarshalText(b []byte) error {
+	switch string(b) {
+	case "real":
+		*s = 1
+		return nil
+	case "max":
+		*s = 0
+		return nil
+	}
+	f, err := strconv.ParseFloat(string(b), 64)
+	if err != nil || !(f > 0 && f <= 1e6) {
+		return fmt.Errorf("want real, max or a factor over 0 and up to 1000000, got %q", b)
+	}
+	*s = speed(f)
+	return nil
+}
+
+// dirFlags name the ring directory.
+type dirFlags struct {
+	Dir   string `help:"Ring directory of the engines (default /dev/shm/lanetrace-UID)." placeholder:"DIR"`
+	Group string `help:"Number of the group that shares the rings, to read those of another user." placeholder:"GID"`
+}
+
+// ringDir is the ring directory and whether it was named.
+func (f *dirFlags) ringDir() (d spanring.Dir, named bool, err error) {
+	env := map[string]string{"LANETRACE_DIR": f.Dir, "LANETRACE_GROUP": f.Group}
+	d, named, err = spanring.DefaultDir(func(k string) string { return env[k] })
+	if err != nil {
+		return d, named, usagef("--group %s: want a group's number", f.Group)
+	}
+	return d, named, nil
+}
+
+// otlpFlags say where traces and metrics are sent.
+type otlpFlags struct {
+	OTLPEndpoint endpoint `name:"otlp-endpoint" help:"OTLP/gRPC receiver, such as http://127.0.0.1:4317 (default: the OTEL_EXPORTER_OTLP_* variables, else OTLP is off)." placeholder:"URL"`
+}
+
+// everyFlag says which steps become traces.
+type everyFlag struct {
+	Every int `help:"Send one step in so many as a trace, besides armed and faulty ones." default:"1000" placeholder:"N"`
+}
+
+// Validate implements kong's validation.
+func (e everyFlag) Validate() error {
+	if e.Every < 1 {
+		return fmt.Errorf("--every: want 1 or more, got %d", e.Every)
+	}
+	return nil
+}

@@ -1,0 +1,129 @@
+// Command lanetrace reads what engines write to their rings: it serves their
+// metrics and sends their traces (sidecar), records them (record), plays
+// recordings again (replay) and reports on either (report). demo does the first
+// with a recording that the binary carries.
+//
+// Exit codes: 0 all went well, 1 something failed, 2 the command line is wrong.
+// Errors are one line on standard error. Every flag can be set by the variable
+// LANETRACE_ and its name.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"github.com/alecthomas/kong"
+)
+
+func main() { os.Exit(realMain()) }
+
+// realMain is main but for the exit, for tests that run the command as a process.
+func realMain() int {
+	// An empty variable is one that is not set: a template left it blank.
+	for _, kv := range os.Environ() {
+		if k, v, _ := strings.Cut(kv, "="); v == "" && strings.HasPrefix(k, "LANETRACE_") {
+			os.Unsetenv(k)
+		}
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	// A second signal ends the process at once.
+	context.AfterFunc(ctx, stop)
+	return run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+}
+
+// Exit codes.
+const (
+	exitOK     = 0
+	exitFailed = 1
+	exitUsage  = 2
+)
+
+// app is what all commands share.
+type app struct {
+	ctx            context.Context // ends with the first SIGINT or SIGTERM
+	stdout, stderr io.Writer
+	getenv         func(string) string
+	log            *logger
+}
+
+// cli is the command line.
+type cli struct {
+	Demo    demoCmd    `cmd:"" help:"Play the recording that this binary carries through a live ring, and serve its metrics: everything but a GPU."`
+	Sidecar sidecarCmd `cmd:"" help:"Read the rings of the engines on this machine, serve their metrics and send their traces."`
+	Record  recordCmd  `cmd:"" help:"Record what live engines write, into a file."`
+	Replay  replayCmd  `cmd:"" help:"Play a recording: as text, as OTLP/JSON, or to an OTLP endpoint."`
+	Report  reportCmd  `cmd:"" help:"Report on a recording, a ring file or the live engines: steps, lanes, kernels, losses, one step drawn."`
+	Version versionCmd `cmd:"" help:"Print the version."`
+}
+
+// usageError is an error of the command line.
+type usageError struct{ error }
+
+func usagef(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
+
+// exited is thrown where kong wants to end the process.
+type exited int
+
+// run runs one command line and returns its exit code.
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) (code int) {
+	defer func() {
+		if p := recover(); p != nil {
+			e, ok := p.(exited)
+			if !ok {
+				panic(p)
+			}
+			code = int(e)
+		}
+	}()
+	a := &app{ctx: ctx, stdout: stdout, stderr: stderr, getenv: os.Getenv, log: newLogger(stderr)}
+	var c cli
+	parser, err := kong.New(&c,
+		kong.Name("lanetrace"),
+		kong.Description("GPU telemetry for model servers, from the GPU's own clock."),
+		kong.DefaultEnvars("LANETRACE"),
+		kong.ConfigureHelp(kong.HelpOptions{Compact: true, WrapUpperBound: 96}),
+		kong.Writers(stdout, stderr),
+		kong.Exit(func(code int) { panic(exited(code)) }),
+		kong.Bind(a),
+	)
+	if err != nil {
+		return a.fail(err)
+	}
+	if len(args) == 0 {
+		args = []string{"--help"}
+	}
+	k, err := parser.Parse(args)
+	if err != nil {
+		return a.fail(usageError{err})
+	}
+	return a.fail(k.Run())
+}
+
+// fail says an error in one line and returns its exit code.
+func (a *app) fail(err error) int {
+	if err == nil {
+		return exitOK
+	}
+	a.say("%s", oneLine(err.Error()))
+	var u usageError
+	if errors.As(err, &u) {
+		return exitUsage
+	}
+	return exitFailed
+}
+
+// say writes one line to standard error.
+func (a *app) say(format string, args ...any) {
+	a.log.line(fmt.Sprintf(format, args...))
+}
+
+func oneLine(s string) string {
+	return strings.Join(strings.FieldsFunc(s, func(r rune) bool { return r == '\n' || r == '\r' }), "; ")
+}

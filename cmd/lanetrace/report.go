@@ -1,0 +1,217 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/lanetrace/lanetrace/collector"
+	"github.com/lanetrace/lanetrace/exporters/recording"
+	"github.com/lanetrace/lanetrace/internal/report"
+	"github.com/lanetrace/lanetrace/spanring"
+)
+
+type reportCmd struct {
+	File   string      `arg:"" optional:"" help:"Recording (.ltrec) or ring file (.ring), also of an engine that died. Default: the rings of the ring directory." placeholder:"FILE"`
+	Engine engineMatch `help:"Report only on this engine: a service name, an executable or the beginning of a run id." placeholder:"E"`
+	Step   uint64      `help:"Draw this step (default: one of typical length)." placeholder:"N"`
+	Top    int         `help:"List so many kernels." default:"10" placeholder:"N"`
+	Width  int         `help:"Width of the report (default: the terminal's, or 80)." placeholder:"CELLS"`
+	dirFlags
+}
+
+// Validate implements kong's validation.
+func (c *reportCmd) Validate() error {
+	switch {
+	case c.Top < 1:
+		return fmt.Errorf("--top: want 1 or more, got %d", c.Top)
+	case c.Width != 0 && c.Width < 60:
+		return fmt.Errorf("--width: want 60 or more, got %d", c.Width)
+	}
+	return nil
+}
+
+// reportSource is what is reported on.
+type reportSource struct {
+	src collector.Source
+	// whole: the source ends by itself. A live ring is read as far as it goes now.
+	whole bool
+}
+
+// Run prints a report of each engine.
+func (c *reportCmd) Run(a *app) (err error) {
+	var sources []reportSource
+	var there []spanring.Info
+	what := c.File
+	var damage error
+	if c.File == "" {
+		var dir spanring.Dir
+		if dir, err = c.readable(); err != nil {
+			return err
+		}
+		what = dir.Path
+		sources, there, err = c.rings(a, dir)
+	} else {
+		var isRing bool
+		if isRing, err = fileKind(c.File); err != nil {
+			return err
+		}
+		if isRing {
+			sources, there, err = c.ring(c.File)
+		} else {
+			var f *recording.File
+			if f, err = recording.Open(c.File); err != nil {
+				return bareOpen(c.File, err)
+			}
+			defer func() { err = errors.Join(err, f.Close()) }()
+			damage = f.Damage()
+			sources, there, err = c.recorded(f)
+		}
+	}
+	if err != nil {
+		return err
+	}
+	if len(sources) == 0 && damage == nil {
+		return c.Engine.none(what, there)
+	}
+	o := report.Options{Top: c.Top, Step: c.Step, Width: c.Width}
+	if o.Width == 0 {
+		o.Width = a.widthOf(a.stdout)
+	}
+	var first error
+	for i, s := range sources {
+		if i > 0 {
+			if _, err := io.WriteString(a.stdout, "\n\n"); err != nil {
+				return err
+			}
+		}
+		text, err := reportOn(s, o)
+		if err != nil && first == nil {
+			first = bareRecording(err)
+		}
+		if _, err := io.WriteString(a.stdout, text); err != nil {
+			return err
+		}
+	}
+	if first == nil {
+		first = damage
+	}
+	return first
+}
+
+// fileKind tells a ring from a recording by how they begin. What is neither is an
+// error.
+func fileKind(path string) (ring bool, err error) {
+	st, err := os.Stat(path)
+	if err != nil {
+		return false, bareOpen(path, err)
+	}
+	if !st.Mode().IsRegular() {
+		what := "no regular file"
+		if st.IsDir() {
+			what = "a directory: name a file, or give it with --dir"
+		}
+		return false, fmt.Errorf("%s is %s", path, what)
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return false, bareOpen(path, err)
+	}
+	defer f.Close()
+	b := make([]byte, 8)
+	n, err := io.ReadFull(f, b)
+	switch {
+	case err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF):
+		return false, bareOpen(path, err)
+	case n == 0:
+		return false, fmt.Errorf("%s is empty", path)
+	case string(b[:n]) == ringMagic:
+		return true, nil
+	case n >= 5 && string(b[:5]) == "LTREC":
+		return false, nil
+	case strings.HasSuffix(path, spanring.Suffix):
+		return true, nil // the reader says what is wrong with it
+	case strings.HasSuffix(path, recording.Suffix):
+		return false, nil
+	}
+	return false, fmt.Errorf("%s is neither a recording (.ltrec) nor a ring file (.ring)", path)
+}
+
+// ringMagic begins every ring file.
+const ringMagic = "lanetrac"
+
+func (c *reportCmd) recorded(f *recording.File) (out []reportSource, there []spanring.Info, err error) {
+	for i, r := range f.Runs() {
+		there = append(there, r.Info)
+		if !c.Engine.picks(r.Info) {
+			continue
+		}
+		src, err := f.Source(i)
+		if err != nil {
+			return nil, nil, err
+		}
+		out = append(out, reportSource{src, true})
+	}
+	return out, there, nil
+}
+
+func (c *reportCmd) ring(path string) (out []reportSource, there []spanring.Info, err error) {
+	r, err := spanring.Open(path, spanring.ReaderOptions{})
+	if err != nil {
+		return nil, nil, err
+	}
+	i, err := r.Info()
+	if err != nil {
+		return nil, nil, errors.Join(err, r.Close())
+	}
+	if !c.Engine.picks(i) {
+		return nil, []spanring.Info{i}, r.Close()
+	}
+	return []reportSource{{src: collector.NewRingSource(r)}}, []spanring.Info{i}, nil
+}
+
+// rings opens every ring of a directory. One that cannot be read is a warning:
+// the others are still worth a report.
+func (c *reportCmd) rings(a *app, dir spanring.Dir) (out []reportSource, there []spanring.Info, err error) {
+	paths, err := dir.List()
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, p := range paths {
+		s, i, err := c.ring(p)
+		if errors.Is(err, os.ErrNotExist) {
+			continue // removed meanwhile
+		}
+		if err != nil {
+			a.say("warning: %s", oneLine(err.Error()))
+			continue
+		}
+		out, there = append(out, s...), append(there, i...)
+	}
+	return out, there, nil
+}
+
+// reportOn reads a source and writes its report. The report is of what could be
+// read before an error.
+func reportOn(s reportSource, o report.Options) (text string, err error) {
+	r := report.New(o)
+	p, err := collector.NewProcessor(s.src, collector.ProcessorOptions{Observers: []collector.Observer{r}})
+	if err != nil {
+		return "", errors.Join(err, s.src.Close())
+	}
+	for {
+		n, done, perr := p.Poll()
+		if perr != nil || done {
+			err = perr
+			break
+		}
+		if n == 0 && !s.whole {
+			p.Finish()
+			break
+		}
+	}
+	text = r.Text(p.Engine())
+	return text, errors.Join(err, p.Close())
+}

@@ -1,0 +1,339 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"html"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/attribute"
+	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
+	"go.opentelemetry.io/otel/sdk/resource"
+
+	"github.com/lanetrace/lanetrace"
+	"github.com/lanetrace/lanetrace/collector"
+	"github.com/lanetrace/lanetrace/exporters/otlp"
+	"github.com/lanetrace/lanetrace/exporters/prometheus"
+	"github.com/lanetrace/lanetrace/spanring"
+)
+
+// flushDeadline is how long what is queued is still sent at the end. Container
+// runtimes kill ten seconds or more after SIGTERM.
+const flushDeadline = 5 * time.Second
+
+// service is the sidecar: rings to metrics and traces.
+type service struct {
+	a    *app
+	ins  *collector.Instruments
+	exp  *otlp.Exporter // nil when traces are off
+	prom *prometheus.Exporter
+	mp   *sdkmetric.MeterProvider
+	lis  net.Listener
+	srv  *http.Server
+
+	errc  chan error
+	col   atomic.Pointer[collector.Collector]
+	ready atomic.Bool
+}
+
+// serviceOptions say how a service runs.
+type serviceOptions struct {
+	listen   listenAddr
+	endpoint endpoint
+	every    int
+}
+
+// newService listens and makes the exporters; it reads nothing yet.
+func (a *app) newService(o serviceOptions) (s *service, err error) {
+	s = &service{a: a, errc: make(chan error, 1)}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.close())
+		}
+	}()
+	if s.lis, err = new(net.ListenConfig).Listen(a.ctx, "tcp", string(o.listen)); err != nil {
+		return s, listenError(o.listen, err)
+	}
+	log := a.log.slog(false)
+	s.ins = collector.NewInstruments(collector.InstrumentOptions{Version: lanetrace.Version})
+	producers := []sdkmetric.Producer{s.ins.Producer()}
+	if s.prom, err = prometheus.New(prometheus.Options{Producers: producers, Logger: log}); err != nil {
+		return s, err
+	}
+	mo := []sdkmetric.Option{sdkmetric.WithReader(s.prom.Reader()), sdkmetric.WithResource(ownResource())}
+	traces, metrics := otlp.Configured(string(o.endpoint), a.getenv)
+	if traces {
+		if s.exp, err = otlp.NewExporter(otlp.Options{Endpoint: string(o.endpoint), Version: lanetrace.Version, Logger: log}); err != nil {
+			return s, err
+		}
+	}
+	if metrics {
+		r, err := otlp.NewMetricReader(otlp.MetricOptions{Endpoint: string(o.endpoint), Producers: producers})
+		if err != nil {
+			return s, err
+		}
+		mo = append(mo, sdkmetric.WithReader(r))
+	}
+	s.mp = sdkmetric.NewMeterProvider(mo...)
+	m := s.mp.Meter(collector.Scope)
+	if err := s.ins.Register(m); err != nil {
+		return s, err
+	}
+	if err := collector.RegisterExport(m, s.exportStats); err != nil {
+		return s, err
+	}
+	a.warnOfMetrics()
+	s.srv = &http.Server{
+		Handler:           s.handler(),
+		ReadHeaderTimeout: 5 * time.Second,
+		ReadTimeout:       10 * time.Second,
+		WriteTimeout:      30 * time.Second,
+		IdleTimeout:       2 * time.Minute,
+		MaxHeaderBytes:    16 << 10,
+		ErrorLog:          nil,
+	}
+	return s, nil
+}
+
+// warnOfMetrics takes what the SDK's own goroutines have to say, which is metrics
+// that could not be sent.
+func (a *app) warnOfMetrics() {
+	s := &seldom{every: time.Minute}
+	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) {
+		if n, ok := s.due(time.Now()); ok {
+			a.say("warning: metrics could not be sent over OTLP (%d times so far): %s", n, oneLine(err.Error()))
+		}
+	}))
+}
+
+func listenError(addr listenAddr, err error) error {
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
+		return fmt.Errorf("cannot listen on %s: it is in use; stop what listens there or give another address with --listen", addr)
+	case errors.Is(err, syscall.EACCES):
+		return fmt.Errorf("cannot listen on %s: not permitted; give a port over 1023 with --listen", addr)
+	case errors.Is(err, syscall.EADDRNOTAVAIL):
+		return fmt.Errorf("cannot listen on %s: this machine has no such address; give another with --listen", addr)
+	}
+	var oe *net.OpError
+	if errors.As(err, &oe) {
+		err = oe.Err
+	}
+	return fmt.Errorf("cannot listen on %s: %w; give another address with --listen", addr, err)
+}
+
+// ownResource is the resource of the sidecar's metrics.
+func ownResource() *resource.Resource {
+	host, _ := os.Hostname()
+	return resource.NewSchemaless(
+		attribute.String("service.name", "lanetrace"),
+		attribute.String("service.version", lanetrace.Version),
+		attribute.String("host.name", host),
+	)
+}
+
+func (s *service) exportStats() collector.ExportStats {
+	if s.exp == nil {
+		return collector.ExportStats{}
+	}
+	return s.exp.Stats()
+}
+
+// url is where the service can be reached from this machine.
+func (s *service) url() string {
+	addr := s.lis.Addr().(*net.TCPAddr)
+	host := addr.IP.String()
+	if addr.IP.IsUnspecified() {
+		host = "127.0.0.1"
+	}
+	return "http://" + net.JoinHostPort(host, fmt.Sprint(addr.Port))
+}
+
+// otlpText says in words where OTLP goes, or why nowhere.
+func (a *app) otlpText(e endpoint) string {
+	traces, metrics := otlp.Configured(string(e), a.getenv)
+	what := ""
+	switch {
+	case traces && metrics:
+		what = "traces and metrics"
+	case traces:
+		what = "traces"
+	case metrics:
+		what = "metrics"
+	default:
+		switch {
+		case a.getenv("OTEL_SDK_DISABLED") == "true":
+			return "off: OTEL_SDK_DISABLED is true"
+		case e != "" || a.getenv("OTEL_EXPORTER_OTLP_ENDPOINT") != "":
+			return "off: OTEL_TRACES_EXPORTER and OTEL_METRICS_EXPORTER are none"
+		}
+		return "off: give --otlp-endpoint http://HOST:4317 or set OTEL_EXPORTER_OTLP_ENDPOINT"
+	}
+	if e != "" {
+		return what + " to " + string(e)
+	}
+	return what + " as the OTEL_EXPORTER_OTLP_* variables say"
+}
+
+// warnOfProtocol says so when a standard variable asks for what is not done.
+func (a *app) warnOfProtocol(e endpoint) {
+	traces, metrics := otlp.Configured(string(e), a.getenv)
+	if !traces && !metrics {
+		return
+	}
+	for _, v := range []string{"OTEL_EXPORTER_OTLP_PROTOCOL", "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_METRICS_PROTOCOL"} {
+		if p := a.getenv(v); p != "" && p != "grpc" {
+			a.say("warning: %s=%s: OTLP goes over grpc only; point the endpoint at a gRPC port (4317 as a rule)", v, p)
+		}
+	}
+}
+
+// serve begins to answer over HTTP.
+func (s *service) serve() {
+	go func() { s.errc <- s.srv.Serve(s.lis) }()
+}
+
+// read reads the rings of dir until ctx ends: all that is there by then, too.
+func (s *service) read(ctx context.Context, dir spanring.Dir, every int) error {
+	po := collector.ProcessorOptions{Instruments: s.ins}
+	if s.exp != nil {
+		po.Exporter = s.exp
+	}
+	col, err := collector.New(collector.Options{
+		Dir: dir, Processor: po, Logger: s.a.log.slog(false),
+		NewSelector: func() collector.Selector { return collector.LiveSelector{OneInN: every} },
+	})
+	if err != nil {
+		return err
+	}
+	s.col.Store(col)
+	s.ready.Store(true)
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	go func() {
+		select {
+		case err := <-s.errc:
+			cancel(fmt.Errorf("serve %s: %w", s.url(), err))
+		case <-ctx.Done():
+		}
+	}()
+	if err := col.Run(ctx); err != nil {
+		return err
+	}
+	if err := context.Cause(ctx); err != nil && !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded) {
+		return err
+	}
+	return nil
+}
+
+// close sends what is queued within the deadline, says what was not sent, and
+// ends everything. It may be called on a service that is only half made.
+func (s *service) close() error {
+	s.ready.Store(false)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.a.ctx), flushDeadline)
+	defer cancel()
+	if s.exp != nil {
+		if err := s.exp.Shutdown(ctx); err != nil {
+			s.a.say("warning: %s", oneLine(err.Error()))
+		}
+	}
+	if s.mp != nil {
+		// The last metrics are sent here; a failure was the endpoint's.
+		if err := s.mp.Shutdown(ctx); err != nil {
+			s.a.say("warning: the last metrics were not sent: %s", oneLine(err.Error()))
+		}
+	}
+	if s.srv != nil {
+		if err := s.srv.Shutdown(ctx); err != nil {
+			return errors.Join(err, s.srv.Close())
+		}
+		// Shutdown closes only listeners that were served.
+		if err := s.lis.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
+			return err
+		}
+		return nil
+	}
+	if s.lis != nil {
+		return s.lis.Close()
+	}
+	return nil
+}
+
+// handler is everything that is served: GET and HEAD only.
+func (s *service) handler() http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", s.prom.Handler())
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { plain(w, http.StatusOK, "ok\n") })
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
+		if !s.ready.Load() {
+			plain(w, http.StatusServiceUnavailable, "waiting for the ring directory\n")
+			return
+		}
+		plain(w, http.StatusOK, "ok\n")
+	})
+	mux.HandleFunc("GET /debug/account", s.account)
+	mux.HandleFunc("GET /{$}", s.index)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("X-Content-Type-Options", "nosniff")
+		w.Header().Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'")
+		mux.ServeHTTP(w, r)
+	})
+}
+
+func plain(w http.ResponseWriter, code int, text string) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.WriteHeader(code)
+	_, _ = io.WriteString(w, text) // the client's loss
+}
+
+// accounts are the loss accounts of the engines known now.
+func (s *service) accounts() []collector.Account {
+	if c := s.col.Load(); c != nil {
+		return c.Accounts()
+	}
+	return []collector.Account{}
+}
+
+func (s *service) account(w http.ResponseWriter, _ *http.Request) {
+	b, err := json.MarshalIndent(s.accounts(), "", "  ")
+	if err != nil {
+		plain(w, http.StatusInternalServerError, "cannot encode the account\n")
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_, _ = w.Write(append(b, '\n')) // the client's loss
+}
+
+// index lists what there is.
+func (s *service) index(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	_, _ = io.WriteString(w, `<!doctype html>
+<html lang="en"><meta charset="utf-8"><title>lanetrace</title>
+<style>body{font:16px/1.6 system-ui,sans-serif;max-width:44rem;margin:3rem auto;padding:0 1rem}code{font-size:.95em}</style>
+<h1>lanetrace</h1>
+<ul>
+<li><a href="/metrics">/metrics</a> metrics for Prometheus
+<li><a href="/debug/account">/debug/account</a> the loss account of each engine, as JSON
+<li><a href="/healthz">/healthz</a>, <a href="/readyz">/readyz</a> for supervisors
+</ul>
+<h2>Engines</h2>
+<ul>
+`)
+	as := s.accounts()
+	if len(as) == 0 {
+		_, _ = io.WriteString(w, "<li>none yet\n")
+	}
+	for _, a := range as {
+		fmt.Fprintf(w, "<li><code>%s</code> %s, run <code>%s</code>\n", html.EscapeString(a.Engine), html.EscapeString(a.State), html.EscapeString(a.RunID))
+	}
+	_, _ = io.WriteString(w, "</ul></html>\n")
+}

@@ -1,0 +1,75 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/lanetrace/lanetrace/spanring"
+)
+
+type sidecarCmd struct {
+	Listen listenAddr `help:"Where to serve /metrics." default:"127.0.0.1:9478" placeholder:"HOST:PORT"`
+	dirFlags
+	otlpFlags
+	everyFlag
+	Duration period `help:"End after so long (default: on SIGINT or SIGTERM)." placeholder:"D"`
+}
+
+// Run serves until a signal comes or the duration is over.
+func (c *sidecarCmd) Run(a *app) error {
+	dir, named, err := c.ringDir()
+	if err != nil {
+		return err
+	}
+	// A directory that was named and is not there is more likely a mistake.
+	if err := dir.CheckReadable(); err != nil && (named || !errors.Is(err, spanring.ErrDirMissing)) {
+		return err
+	}
+	ctx, cancel := c.Duration.bound(a.ctx)
+	defer cancel()
+	s, err := a.newService(serviceOptions{listen: c.Listen, endpoint: c.OTLPEndpoint, every: c.Every})
+	if err != nil {
+		return err
+	}
+	s.serve()
+	a.say("serving %s/metrics", s.url())
+	a.say("OTLP is %s", a.otlpText(c.OTLPEndpoint))
+	a.warnOfProtocol(c.OTLPEndpoint)
+	if err = a.awaitDir(ctx, dir); err == nil && ctx.Err() == nil {
+		err = s.read(ctx, dir, c.Every)
+	}
+	return errors.Join(err, s.close())
+}
+
+// bound is ctx, ended after p if p is set.
+func (p period) bound(ctx context.Context) (context.Context, context.CancelFunc) {
+	if p == 0 {
+		return context.WithCancel(ctx)
+	}
+	return context.WithTimeout(ctx, time.Duration(p))
+}
+
+// dirPoll is how often a ring directory that is not there yet is looked for.
+const dirPoll = 250 * time.Millisecond
+
+// awaitDir waits for a ring directory that the first engine will make, and says
+// so once. It returns nil also when ctx ends first.
+func (a *app) awaitDir(ctx context.Context, dir spanring.Dir) error {
+	t := time.NewTicker(dirPoll)
+	defer t.Stop()
+	for said := false; ; said = true {
+		err := dir.CheckReadable()
+		if !errors.Is(err, spanring.ErrDirMissing) {
+			return err
+		}
+		if !said {
+			a.say("waiting for an engine: ring directory %s is not there yet", dir.Path)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-t.C:
+		}
+	}
+}
