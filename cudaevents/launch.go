@@ -55,7 +55,7 @@ func (r *Recorder) Reserve(s Stream, m *Meta) (Launch, Outcome) {
 // not block or allocate.
 func (r *Recorder) Launched(l Launch, res LaunchResult) bool {
 	r.count(res.Calls)
-	h := Handle{l.slot, l.gen, l.handle}
+	h := Handle{slot: l.slot, gen: l.gen, stream: l.handle}
 	p, ok := r.claim(h)
 	if !ok {
 		return false

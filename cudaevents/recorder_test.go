@@ -1,6 +1,7 @@
 package cudaevents_test
 
 import (
+	"flag"
 	"testing"
 	"time"
 
@@ -12,7 +13,13 @@ import (
 	"github.com/lanetrace/lanetrace/spanring"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	// Long runs of operations, unless the command line says otherwise.
+	if err := flag.Set("rapid.steps", "150"); err != nil {
+		panic(err)
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // tb is what a rig needs of a test, or of a rapid one.
 type tb interface {
@@ -41,7 +48,7 @@ type rig struct {
 func newRig(t tb, so scripted.Options, o cudaevents.Options) *rig {
 	t.Helper()
 	g := &rig{t: t, d: scripted.New(so), stepEnded: map[uint64]int64{}}
-	w, err := spanring.NewHeap(spanring.Options{Geometry: spanring.Geometry{LogEntries: 1 << 16, Slots: 8192, Allocs: 1, NameBytes: 4096}})
+	w, err := spanring.NewHeap(spanring.Options{Geometry: spanring.Geometry{LogEntries: 1 << 13, Slots: o.Pairs, Allocs: 1, NameBytes: 4096}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -29,6 +29,7 @@ func (m *Meta) slot(context uint8, st *stream, enqueueMonoNS int64, shared bool)
 type Handle struct {
 	slot, gen uint32
 	stream    Stream
+	num       uint16 // of the stream: its handle may become another's
 }
 
 // Stream is the stream that the span was opened on.
@@ -99,7 +100,7 @@ func (r *Recorder) Begin(s Stream, m *Meta) (Handle, Outcome) {
 		return Handle{}, BeginFailed
 	}
 	r.started(p, i, gen, s, st, &v)
-	return Handle{i, gen, s}, BeginOK
+	return Handle{i, gen, s, v.Stream}, BeginOK
 }
 
 // begun counts a span. It is in flight until landed or failed says otherwise.
@@ -199,15 +200,19 @@ func (r *Recorder) endFailed(p *pool, h Handle, rec Recorded) {
 // Switch ends h and opens the next span on the same stream with one event between
 // them, which is the end of the one and the start of the other: one Driver.Record
 // in place of two. It is End in what becomes of h, and Begin in what it returns.
-// If h turns out stale, that is counted and the next span begins by itself; the
-// zero Handle has no stream to begin on, and the outcome is BeginOff. h's slot
-// stays taken until the next span has landed or failed.
+// If h turns out stale, that is counted and the next span begins by itself, unless
+// h's stream was destroyed meanwhile. The outcome then is BeginOff, as it is for
+// the zero Handle, which has no stream. h's slot stays taken until the next span
+// has landed or failed.
 func (r *Recorder) Switch(h Handle, m *Meta) (Handle, Outcome) {
 	if h.gen == 0 {
 		return Handle{}, BeginOff
 	}
 	p, ok := r.claim(h)
 	if !ok {
+		if st := r.lookup(h.stream); st == nil || st.num != h.num {
+			return Handle{}, BeginOff
+		}
 		return r.Begin(h.stream, m)
 	}
 	st := p.cells[h.slot].stream
@@ -246,5 +251,5 @@ func (r *Recorder) Switch(h Handle, m *Meta) (Handle, Outcome) {
 	if o != BeginOK {
 		return Handle{}, o
 	}
-	return Handle{i, gen, h.stream}, BeginOK
+	return Handle{i, gen, h.stream, h.num}, BeginOK
 }
