@@ -13,7 +13,7 @@ import (
 
 func TestMeasureEachLevel(t *testing.T) {
 	var out, errs bytes.Buffer
-	args := []string{"--backend", "sim", "--json", "--no-verify", "--max-batch", "1", "--ab", "25", "--ab-steps", "2", "--dir", ringDir(t)}
+	args := []string{"--backend", "sim", "--json", "--no-verify", "--max-batch", "1", "--ab", "25", "--ab-steps", "4", "--dir", ringDir(t)}
 	if status := run(t.Context(), args, &out, &errs, func(string) string { return "" }); status != exitOK {
 		t.Fatalf("status %d: %s", status, &errs)
 	}
@@ -21,7 +21,7 @@ func TestMeasureEachLevel(t *testing.T) {
 	if err := json.Unmarshal(out.Bytes(), &r); err != nil {
 		t.Fatal(err)
 	}
-	if r.Backend != "sim" || r.Batch != 1 || r.Lanes != 1 || r.Launches != 4+9*shapes["tiny"].layers || r.Rounds != 25 || r.Steps != 2 {
+	if r.Backend != "sim" || r.Batch != 1 || r.Lanes != 1 || r.Launches != 4+9*shapes["tiny"].layers || r.Rounds != 25 || r.Steps != 4 {
 		t.Errorf("%+v", r)
 	}
 	if len(r.Modes) != 2 || r.Modes[0].Async || !r.Modes[1].Async {
