@@ -2,6 +2,7 @@ package main
 
 import (
 	"embed"
+	"errors"
 	"fmt"
 	"log/slog"
 
@@ -39,7 +40,8 @@ func openDevice(name string, ordinal int, hub *lanetrace.Hub, log *slog.Logger) 
 	}
 	image, err := kernelFiles.ReadFile("kernels/decode.ptx")
 	if err != nil {
-		return device{}, fmt.Errorf("read kernels: %w; kernels/decode.cu says how it is made", err)
+		err = fmt.Errorf("read kernels: %w; kernels/decode.cu says how they are made", err)
+		return device{}, errors.Join(err, gpu.Close())
 	}
 	return device{gpu: gpu, backend: "cuda", image: image, model: "small"}, nil
 }
