@@ -1,0 +1,158 @@
+package conformance
+
+import (
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/lanetrace/lanetrace/backend"
+	"github.com/lanetrace/lanetrace/cudaevents"
+)
+
+var closeTests = []test{
+	{"used afterwards", usedAfterClose},
+	{"with work in flight", closeBusy},
+	{"with a capture open", closeCapturing},
+	{"while others launch", closeRacing},
+	{"with lanes open", closeOpenLanes},
+}
+
+func usedAfterClose(s *suite, t *testing.T) {
+	r := s.rig(t, nil)
+	st, e, p := r.stream(), r.event(), r.alloc(64)
+	g := r.capture(st, func() { r.fill(st, p, 1, 1) })
+	d := r.driver()
+	r.ok(r.gpu.Close())
+	r.ok(r.gpu.Close())
+	_, errStream := r.gpu.CreateStream()
+	_, errEvent := r.gpu.CreateEvent()
+	_, errQuery := r.gpu.EventQuery(e)
+	_, errGraph := r.gpu.EndCapture(st)
+	_, errAlloc := r.gpu.Alloc(1)
+	_, errTotal := r.gpu.TotalMemory()
+	_, errFree := r.gpu.FreeMemory()
+	_, errKernel := r.gpu.Kernel(Module, kFill)
+	for what, err := range map[string]error{
+		"LoadModule": r.gpu.LoadModule("another", Image), "Kernel": errKernel,
+		"Launch":        r.tryLaunch(st, kSpin, backend.U64(1)),
+		"CreateStream":  errStream,
+		"DestroyStream": r.gpu.DestroyStream(st), "Synchronize": r.gpu.Synchronize(st),
+		"CreateEvent": errEvent, "DestroyEvent": r.gpu.DestroyEvent(e), "RecordEvent": r.gpu.RecordEvent(e, st),
+		"StreamWaitEvent": r.gpu.StreamWaitEvent(st, e), "EventQuery": errQuery,
+		"EventSynchronize": r.gpu.EventSynchronize(e), "BeginCapture": r.gpu.BeginCapture(st),
+		"EndCapture": errGraph, "LaunchGraph": r.gpu.LaunchGraph(g, st), "DestroyGraph": r.gpu.DestroyGraph(g),
+		"Alloc": errAlloc, "Free": r.gpu.Free(p), "CopyHtoD": r.gpu.CopyHtoD(p, []byte{1}),
+		"CopyDtoH": r.gpu.CopyDtoH([]byte{1}, p), "CopyDtoD": r.gpu.CopyDtoD(p, p+8, 1),
+		"CopyHtoDAsync":    r.gpu.CopyHtoDAsync(p, []byte{1}, st),
+		"CopyDtoHOnStream": r.gpu.CopyDtoHOnStream([]byte{1}, p, st),
+		"CopyDtoDAsync":    r.gpu.CopyDtoDAsync(p, p+8, 1, st),
+		"Memset":           r.gpu.Memset(p, 1, 1), "MemsetAsync": r.gpu.MemsetAsync(p, 1, 1, st),
+		"TotalMemory": errTotal, "FreeMemory": errFree,
+	} {
+		if err == nil {
+			t.Errorf("%s after Close: no error", what)
+		}
+	}
+	r.gpu.AbortCapture(st)
+	if !r.gpu.StreamIsCapturing(st) {
+		t.Error("a status that cannot be had counts as capturing")
+	}
+	if r.gpu.HasModule(Module) {
+		t.Error("a closed GPU has a module")
+	}
+	// Telemetry that is late gets errors too.
+	if err := d.CreateEvents(make([]cudaevents.Event, 2)); err == nil {
+		t.Error("CreateEvents after Close: no error")
+	}
+	if rec := d.Record(1, st); rec.Result == cudaevents.Success && !rec.Capturing {
+		t.Errorf("Record after Close: %+v", rec)
+	}
+	if res := d.Pending(1); res == cudaevents.Success || res == cudaevents.NotReady {
+		t.Errorf("Pending after Close: %d", res)
+	}
+}
+
+func closeBusy(s *suite, t *testing.T) {
+	x := s.telemetry(t, "kernel")
+	st, gone := x.stream(), x.stream()
+	p := x.words(8, 1)
+	step := x.armed()
+	l := x.dev.LaneBegin(step, x.hub.Lane("decode"), st)
+	for range 10 {
+		x.spin(st, time.Millisecond)
+		x.scale(st, p, 2, 8)
+	}
+	l.End()
+	step.End()
+	x.spin(gone, 5*time.Millisecond)
+	x.scale(gone, p, 1, 8)
+	x.ok(x.gpu.DestroyStream(gone))
+	x.ok(x.gpu.Close())
+	spans := x.spans()
+	if len(spans) != 21 {
+		t.Errorf("%d spans landed, want the lane and 20 kernels", len(spans))
+	}
+}
+
+func closeCapturing(s *suite, t *testing.T) {
+	x := s.telemetry(t, "lane")
+	st := x.stream()
+	p := x.words(8, 1)
+	x.ok(x.gpu.BeginCapture(st))
+	x.scale(st, p, 2, 8)
+	x.ok(x.gpu.CopyHtoDAsync(p, []byte{1}, st))
+	x.ok(x.gpu.Close())
+	// The device is none the worse.
+	r := s.rig(t, nil)
+	q := r.words(2, 5)
+	r.wantAll("afterwards", r.gpu.DefaultStream(), q, 5, 2)
+}
+
+func closeRacing(s *suite, t *testing.T) {
+	for range 5 {
+		x := s.telemetry(t, "kernel")
+		st := x.stream()
+		p := x.words(8, 1)
+		x.hub.Arm(1000)
+		var wg sync.WaitGroup
+		var launched, refused atomic.Int64
+		for range 4 {
+			wg.Go(func() {
+				step := x.hub.StepBegin()
+				for refused.Load() == 0 {
+					l := x.dev.LaneBegin(step, x.hub.Lane("decode"), st)
+					if err := x.tryLaunch(st, kScale, backend.Ptr(p), backend.U32(1), backend.U32(8)); err != nil {
+						refused.Add(1)
+					} else {
+						launched.Add(1)
+					}
+					l.End()
+				}
+				step.End()
+			})
+		}
+		until(t, "some launches are made", func() bool { return launched.Load() > 20 })
+		x.ok(x.gpu.Close())
+		wg.Wait()
+		if refused.Load() == 0 {
+			t.Error("no launch was refused after Close")
+		}
+	}
+}
+
+func closeOpenLanes(s *suite, t *testing.T) {
+	x := s.telemetry(t, "lane")
+	st := x.stream()
+	step := x.hub.StepBegin()
+	l := x.dev.LaneBegin(step, x.hub.Lane("decode"), st)
+	x.spin(st, time.Millisecond)
+	if err := x.gpu.Close(); err == nil {
+		t.Error("a lane that was never ended did not hold the drain up")
+	}
+	l.End()
+	step.End()
+	if c := x.hub.Ring().Counters(); c.InFlight() != 0 {
+		t.Errorf("spans are in flight after Close: %s", counters(c))
+	}
+}
