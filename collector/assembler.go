@@ -33,7 +33,9 @@ type assembler struct {
 	free  []*Step
 
 	received int // units of this batch, for the ledger
-	nowNS    int64
+
+	// The source's time and its place on the wall clock, read once a batch.
+	nowNS, wallOffsetNS int64
 }
 
 const (
@@ -284,7 +286,7 @@ func (a *assembler) close(st *Step, r IncompleteReason) {
 
 	st.Incomplete = r
 	st.ClosedMonoNS = a.nowNS
-	st.WallOffsetNS = a.engine.src.WallOffsetNS()
+	st.WallOffsetNS = a.wallOffsetNS
 	byOrdinal := func(x, y Span) int { return cmp.Compare(x.Ordinal, y.Ordinal) }
 	if !slices.IsSortedFunc(st.Spans, byOrdinal) {
 		slices.SortStableFunc(st.Spans, byOrdinal)

@@ -184,6 +184,18 @@ func TestStepsThatDoNotCloseByThemselves(t *testing.T) {
 			want: nil, ledger: SidecarCounts{Received: 2, Pending: 2},
 		},
 		{
+			name: "the time-out runs from what came last",
+			es:   []wordser{begin(1, 100), begin(2, 200)},
+			then: func(p *Processor, src *memSource) {
+				src.nowNS += int64(10 * time.Second)
+				src.push(lane(1, 1, 1, 150, 10))
+				p.Poll()
+				src.nowNS += int64(10 * time.Second)
+			},
+			want:   []brief{{Number: 2, Start: 200, End: 200, Incomplete: IncompleteTimeout, Units: 1}},
+			ledger: SidecarCounts{Received: 3, Pending: 2},
+		},
+		{
 			name:   "the end is lost",
 			es:     []wordser{begin(1, 100), lane(1, 1, 1, 200, 50)},
 			then:   func(p *Processor, src *memSource) { src.nowNS += int64(15 * time.Second) },

@@ -455,6 +455,26 @@ func RegisterExport(m metric.Meter, stats func() ExportStats) error {
 	return nil
 }
 
+// RegisterMetricExport makes the instrument that counts pushes of metrics, in the
+// order of MetricPushReasons.
+func RegisterMetricExport(m metric.Meter, pushes func() [2]uint64) error {
+	r, err := makeObservables(m, []*Metric{mMetricPushes})
+	if err != nil {
+		return err
+	}
+	_, err = m.RegisterCallback(func(_ context.Context, ob metric.Observer) error {
+		o := observation{ob, r}
+		for i, n := range pushes() {
+			o.n(mMetricPushes, n, metric.WithAttributes(attribute.String(labelReason, MetricPushReasons[i])))
+		}
+		return nil
+	}, r.all...)
+	if err != nil {
+		return fmt.Errorf("register metric export instrument: %w", err)
+	}
+	return nil
+}
+
 // Producer yields the histograms by engine, lane and kernel.
 func (i *Instruments) Producer() sdkmetric.Producer { return producer{i} }
 

@@ -215,6 +215,8 @@ var (
 		"Where the export queue begins to drop the oldest.")
 	mRequests = define(gExport, TypeCounter, "export.requests", "{request}", "reason",
 		"Export requests by what came of them: ok, retried, refused.")
+	mMetricPushes = define(gExport, TypeCounter, "export.metrics", "{request}", "reason",
+		"Pushes of metrics over OTLP by what came of them: ok, failed.")
 	mSent = define(gExport, TypeCounter, "export.sent", "By", "",
 		"Encoded spans in requests that a receiver took.")
 
@@ -262,12 +264,17 @@ func (m *Metric) LabelValues(label string) []string {
 		return ringFailText[:]
 	case mRequests.Name:
 		return RequestReasons
+	case mMetricPushes.Name:
+		return MetricPushReasons
 	}
 	return nil
 }
 
 // RequestReasons are the values of the label reason of export.requests.
 var RequestReasons = []string{"ok", "retried", "refused"}
+
+// MetricPushReasons are the values of the label reason of export.metrics.
+var MetricPushReasons = []string{"ok", "failed"}
 
 // MetricsDoc is docs/metrics.md.
 func MetricsDoc() string {

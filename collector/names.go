@@ -42,9 +42,12 @@ func (n *Name) String() string {
 // MaxLabelBytes is where a metric label is cut.
 const MaxLabelBytes = 120
 
-// maxNames bounds the cache of one engine's names. A ring of the default size has
-// room for fewer.
-const maxNames = 65536
+// maxNames and maxNameBytes bound the cache of one engine's names; beyond them it
+// begins anew. A ring of the default size has room for 1 MiB of names.
+const (
+	maxNames     = 16384
+	maxNameBytes = 8 << 20
+)
 
 // unnamed is what a span is called whose name is not in the table.
 const unnamed = "unnamed"
@@ -93,6 +96,7 @@ func CutText(s string, n int) string {
 type names struct {
 	src     Source
 	m       map[spanring.NameID]*Name
+	bytes   int
 	unnamed *Name
 }
 
@@ -111,9 +115,11 @@ func (n *names) get(id spanring.NameID) *Name {
 	if !ok {
 		return n.unnamed
 	}
-	if len(n.m) >= maxNames {
+	if len(n.m) >= maxNames || n.bytes >= maxNameBytes {
 		clear(n.m)
+		n.bytes = 0
 	}
+	n.bytes += len(raw.Text)
 	nm := &Name{ID: id, Kind: raw.Kind, Text: CleanText(raw.Text), GraphID: raw.GraphID, GraphNodes: raw.GraphNodes}
 	if nm.Text == "" {
 		nm.Text = unnamed

@@ -79,6 +79,14 @@ func TestNamesOfATableThatGrows(t *testing.T) {
 	if len(n.m) > maxNames {
 		t.Errorf("%d names kept, limit %d", len(n.m), maxNames)
 	}
+	long := strings.Repeat("x", 1000)
+	for i := range 10_000 {
+		src.names[spanring.NameID(i+maxNames+100)] = spanring.Name{Text: long}
+		n.get(spanring.NameID(i + maxNames + 100))
+	}
+	if n.bytes > maxNameBytes+len(long) || n.bytes < len(n.m) {
+		t.Errorf("%d bytes of names kept in %d, limit %d", n.bytes, len(n.m), maxNameBytes)
+	}
 }
 
 func TestEngineName(t *testing.T) {

@@ -210,7 +210,7 @@ func (p *Processor) Forget() { p.o.Instruments.remove(p.engine) }
 // assemble takes a batch in. The engine's aggregates are locked meanwhile.
 func (p *Processor) assemble(batch []spanring.Entry) {
 	a := p.asm
-	a.nowNS = p.src.NowMonoNS()
+	a.nowNS, a.wallOffsetNS = p.src.NowMonoNS(), p.src.WallOffsetNS()
 	p.engine.sum.mu.Lock()
 	for i := range batch {
 		a.add(&batch[i].Words)

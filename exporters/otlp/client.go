@@ -1,6 +1,7 @@
 package otlp
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/url"
@@ -68,15 +69,31 @@ func checkEndpoint(endpoint string) error {
 	return nil
 }
 
+// checkProtocol refuses a protocol that the variables ask for and that is not
+// spoken here, rather than speak another one.
+func checkProtocol(signal string, getenv Getenv) error {
+	for _, name := range []string{"OTEL_EXPORTER_OTLP_" + signal + "_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"} {
+		switch p := getenv(name); p {
+		case "":
+			continue
+		case "grpc":
+			return nil
+		default:
+			return fmt.Errorf("%s=%q: only grpc is supported; unset it and use the receiver's gRPC port, usually 4317", name, p)
+		}
+	}
+	return nil
+}
+
 // newGRPCClient is OpenTelemetry's client with its retry off. It reads the
 // OTEL_EXPORTER_OTLP_* variables itself; endpoint, if not empty, wins.
-func newGRPCClient(endpoint string, dial ...grpc.DialOption) (otlptrace.Client, error) {
-	if err := checkEndpoint(endpoint); err != nil {
+func newGRPCClient(endpoint string, getenv Getenv) (otlptrace.Client, error) {
+	if err := cmp.Or(checkEndpoint(endpoint), checkProtocol("TRACES", getenv)); err != nil {
 		return nil, err
 	}
 	o := []otlptracegrpc.Option{
 		otlptracegrpc.WithRetry(otlptracegrpc.RetryConfig{Enabled: false}),
-		otlptracegrpc.WithDialOption(append(dial, grpc.WithChainUnaryInterceptor(intercept))...),
+		otlptracegrpc.WithDialOption(grpc.WithChainUnaryInterceptor(intercept)),
 	}
 	if endpoint != "" {
 		o = append(o, otlptracegrpc.WithEndpointURL(endpoint))

@@ -47,11 +47,16 @@ type Options struct {
 	// many spans of a request were rejected counts as having sent all.
 	Client otlptrace.Client
 
+	// Getenv looks up the protocol's variables. Default os.Getenv.
+	Getenv Getenv
 	// Logger takes warnings. Default discards.
 	Logger *slog.Logger
 }
 
 func (o Options) withDefaults() Options {
+	if o.Getenv == nil {
+		o.Getenv = os.Getenv
+	}
 	if o.HostName == "" {
 		o.HostName, _ = os.Hostname()
 	}
@@ -121,7 +126,7 @@ func NewExporter(o Options) (*Exporter, error) {
 	client := o.Client
 	if client == nil {
 		var err error
-		if client, err = newGRPCClient(o.Endpoint); err != nil {
+		if client, err = newGRPCClient(o.Endpoint, o.Getenv); err != nil {
 			return nil, err
 		}
 	}

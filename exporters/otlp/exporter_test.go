@@ -360,6 +360,7 @@ type fakeClient struct {
 	mu     sync.Mutex
 	at     []time.Time
 	spans  []int
+	steps  [][]int64
 	answer func(try int) error
 	hold   chan struct{} // when not nil, a request waits for it or its context
 	stops  int
@@ -377,10 +378,17 @@ func (f *fakeClient) UploadTraces(ctx context.Context, rs []*tracepb.ResourceSpa
 		return err
 	}
 	n := 0
+	var steps []int64
 	for _, r := range m.ResourceSpans {
 		n += len(r.ScopeSpans[0].Spans)
+		for _, s := range r.ScopeSpans[0].Spans {
+			if s.Name == spanStep {
+				steps = append(steps, s.Attributes[0].Value.GetIntValue())
+			}
+		}
 	}
 	f.mu.Lock()
+	f.steps = append(f.steps, steps)
 	f.at = append(f.at, time.Now())
 	f.spans = append(f.spans, n)
 	try := len(f.at)
@@ -552,6 +560,19 @@ func TestQueueDropsWhatWaitsForARetry(t *testing.T) {
 		}
 		sent := 0
 		_, spans := f.seen()
+		// The newest are there and nothing else, step 1 not among them.
+		first := 100 - int64(kept)/4 + 1
+		for _, steps := range f.steps[1:] {
+			for _, n := range steps {
+				if n != first {
+					t.Fatalf("step %d sent, want %d", n, first)
+				}
+				first++
+			}
+		}
+		if d := cmp.Diff([]int64{1}, f.steps[0]); d != "" || first != 101 {
+			t.Errorf("sent up to step %d; the first request (-want +got):\n%s", first-1, d)
+		}
 		for _, n := range spans[1:] {
 			sent += n
 		}
@@ -607,6 +628,27 @@ func TestBadEndpoint(t *testing.T) {
 		}
 		if _, err := NewMetricReader(MetricOptions{Endpoint: e}); err == nil {
 			t.Errorf("metrics: %q accepted", e)
+		}
+	}
+}
+
+func TestProtocolThatIsNotSpoken(t *testing.T) {
+	for env, ok := range map[string]bool{
+		"OTEL_EXPORTER_OTLP_PROTOCOL=grpc": true, "OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf": false,
+		"OTEL_EXPORTER_OTLP_TRACES_PROTOCOL=http/json": false, "OTEL_EXPORTER_OTLP_METRICS_PROTOCOL=http/json": true,
+	} {
+		k, v, _ := strings.Cut(env, "=")
+		x, err := NewExporter(Options{Endpoint: "http://127.0.0.1:1", Getenv: func(n string) string {
+			if n == k {
+				return v
+			}
+			return ""
+		}})
+		if (err == nil) != ok || err != nil && !strings.Contains(err.Error(), k) {
+			t.Errorf("%s: %v", env, err)
+		}
+		if x != nil {
+			shutdown(t, x)
 		}
 	}
 }

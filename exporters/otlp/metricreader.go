@@ -1,12 +1,17 @@
 package otlp
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"log/slog"
+	"os"
+	"sync/atomic"
 	"time"
 
 	"go.opentelemetry.io/otel/exporters/otlp/otlpmetric/otlpmetricgrpc"
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
+	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 )
 
 // MetricOptions configure the reader that sends metrics.
@@ -18,13 +23,30 @@ type MetricOptions struct {
 	Every time.Duration
 	// Producers yield what no instrument does.
 	Producers []sdkmetric.Producer
+	// Getenv looks up the protocol's variables. Default os.Getenv.
+	Getenv Getenv
+	// Logger takes warnings. Default discards.
+	Logger *slog.Logger
 }
 
-// NewMetricReader makes a reader that sends metrics over OTLP/gRPC, with
-// OpenTelemetry's own exporter and retry. It does not connect yet. It runs once
-// it is given to a MeterProvider, whose Shutdown sends a last time.
-func NewMetricReader(o MetricOptions) (sdkmetric.Reader, error) {
-	if err := checkEndpoint(o.Endpoint); err != nil {
+// MetricReader sends metrics over OTLP/gRPC, with OpenTelemetry's own exporter
+// and retry. It runs once it is given to a MeterProvider, whose Shutdown sends a
+// last time and reports a failure of that.
+type MetricReader struct {
+	sdkmetric.Reader
+	exp *metricExporter
+}
+
+// NewMetricReader makes a reader that sends metrics. It does not connect yet: an
+// endpoint that cannot be reached is a warning later.
+func NewMetricReader(o MetricOptions) (*MetricReader, error) {
+	if o.Getenv == nil {
+		o.Getenv = os.Getenv
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	if err := cmp.Or(checkEndpoint(o.Endpoint), checkProtocol("METRICS", o.Getenv)); err != nil {
 		return nil, err
 	}
 	var eo []otlpmetricgrpc.Option
@@ -42,5 +64,33 @@ func NewMetricReader(o MetricOptions) (sdkmetric.Reader, error) {
 	for _, p := range o.Producers {
 		ro = append(ro, sdkmetric.WithProducer(p))
 	}
-	return sdkmetric.NewPeriodicReader(exp, ro...), nil
+	x := &metricExporter{Exporter: exp, warn: newWarner(o.Logger)}
+	return &MetricReader{Reader: sdkmetric.NewPeriodicReader(x, ro...), exp: x}, nil
+}
+
+// Pushes are how many pushes a receiver took and how many failed, as
+// collector.RegisterMetricExport wants them.
+func (r *MetricReader) Pushes() [2]uint64 {
+	return [2]uint64{r.exp.ok.Load(), r.exp.failed.Load()}
+}
+
+// metricExporter counts failures and logs them now and then; the SDK would give
+// each to a global handler.
+type metricExporter struct {
+	sdkmetric.Exporter
+	warn       *warner
+	ok, failed atomic.Uint64
+}
+
+// Export sends once, or as often as the exporter's own retry wants. Values are
+// cumulative: what could not be sent now is in the next push.
+func (x *metricExporter) Export(ctx context.Context, rm *metricdata.ResourceMetrics) error {
+	err := x.Exporter.Export(ctx, rm)
+	if err == nil {
+		x.ok.Add(1)
+		return nil
+	}
+	x.failed.Add(1)
+	x.warn.say("OTLP push of metrics fails", "error", err, "failed", x.failed.Load())
+	return nil
 }

@@ -2,7 +2,9 @@ package otlp
 
 import (
 	"context"
+	"log/slog"
 	"net"
+	"strings"
 	"testing"
 	"time"
 
@@ -56,6 +58,9 @@ func TestMetricsArrive(t *testing.T) {
 	if err := mp.Shutdown(ctx); err != nil {
 		t.Fatal(err)
 	}
+	if p := r.Pushes(); p != [2]uint64{1, 0} {
+		t.Errorf("pushes %v", p)
+	}
 	names := map[string]bool{}
 	for _, rm := range (<-s.got).ResourceMetrics {
 		for _, sm := range rm.ScopeMetrics {
@@ -68,5 +73,31 @@ func TestMetricsArrive(t *testing.T) {
 		if !names[want] {
 			t.Errorf("no %s among %v", want, names)
 		}
+	}
+}
+
+// TestMetricsUnreachable: a push that fails is counted and warned of, and no
+// error of the provider's.
+func TestMetricsUnreachable(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := l.Addr().String()
+	l.Close()
+	var log lockedBuffer
+	r, err := NewMetricReader(MetricOptions{Endpoint: "http://" + addr, Every: time.Hour, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	mp := sdkmetric.NewMeterProvider(sdkmetric.WithReader(r))
+	if err := collector.NewInstruments(collector.InstrumentOptions{}).Register(mp.Meter("m")); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
+	defer cancel()
+	mp.Shutdown(ctx)
+	if p := r.Pushes(); p != [2]uint64{0, 1} || !strings.Contains(log.String(), "OTLP push of metrics fails") {
+		t.Errorf("pushes %v, log %s", p, log.String())
 	}
 }

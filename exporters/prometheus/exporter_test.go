@@ -44,6 +44,9 @@ func serve(t *testing.T, export func() collector.ExportStats) (*collector.Instru
 		if err := collector.RegisterExport(m, export); err != nil {
 			t.Fatal(err)
 		}
+		if err := collector.RegisterMetricExport(m, func() (n [2]uint64) { return n }); err != nil {
+			t.Fatal(err)
+		}
 	}
 	return ins, p.Handler()
 }
