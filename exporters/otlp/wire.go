@@ -6,46 +6,52 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
+// Wire types.
+const (
+	wireVarint  = byte(protowire.VarintType)
+	wireFixed64 = byte(protowire.Fixed64Type)
+	wireBytes   = byte(protowire.BytesType)
+	wireFixed32 = byte(protowire.Fixed32Type)
+)
+
 // Field numbers of opentelemetry.proto.trace.v1, .common.v1 and .resource.v1, as
 // tags ready to write (number and wire type).
 const (
-	tagTracesResourceSpans = 1<<3 | 2
+	tagRSResource   = 1<<3 | wireBytes
+	tagRSScopeSpans = 2<<3 | wireBytes
 
-	tagRSResource   = 1<<3 | 2
-	tagRSScopeSpans = 2<<3 | 2
+	tagSSScope = 1<<3 | wireBytes
+	tagSSSpans = 2<<3 | wireBytes
 
-	tagSSScope = 1<<3 | 2
-	tagSSSpans = 2<<3 | 2
+	tagSpanTraceID    = 1<<3 | wireBytes
+	tagSpanID         = 2<<3 | wireBytes
+	tagSpanParent     = 4<<3 | wireBytes
+	tagSpanName       = 5<<3 | wireBytes
+	tagSpanKind       = 6<<3 | wireVarint
+	tagSpanStart      = 7<<3 | wireFixed64
+	tagSpanEnd        = 8<<3 | wireFixed64
+	tagSpanAttribute  = 9<<3 | wireBytes
+	tagSpanEvent      = 11<<3 | wireBytes
+	tagSpanDropEvents = 12<<3 | wireVarint
+	tagSpanStatus     = 15<<3 | wireBytes
+	tagSpanFlags      = 16<<3 | uint16(wireFixed32) // two bytes
 
-	tagSpanTraceID    = 1<<3 | 2
-	tagSpanID         = 2<<3 | 2
-	tagSpanParent     = 4<<3 | 2
-	tagSpanName       = 5<<3 | 2
-	tagSpanKind       = 6<<3 | 0
-	tagSpanStart      = 7<<3 | 1
-	tagSpanEnd        = 8<<3 | 1
-	tagSpanAttribute  = 9<<3 | 2
-	tagSpanEvent      = 11<<3 | 2
-	tagSpanDropEvents = 12<<3 | 0
-	tagSpanStatus     = 15<<3 | 2
-	tagSpanFlags      = 16<<3 | 5 // two bytes
+	tagEventTime      = 1<<3 | wireFixed64
+	tagEventName      = 2<<3 | wireBytes
+	tagEventAttribute = 3<<3 | wireBytes
 
-	tagEventTime      = 1<<3 | 1
-	tagEventName      = 2<<3 | 2
-	tagEventAttribute = 3<<3 | 2
+	tagStatusMessage = 2<<3 | wireBytes
+	tagStatusCode    = 3<<3 | wireVarint
 
-	tagStatusMessage = 2<<3 | 2
-	tagStatusCode    = 3<<3 | 0
+	tagKVKey     = 1<<3 | wireBytes
+	tagKVValue   = 2<<3 | wireBytes
+	tagAnyString = 1<<3 | wireBytes
+	tagAnyBool   = 2<<3 | wireVarint
+	tagAnyInt    = 3<<3 | wireVarint
 
-	tagKVKey     = 1<<3 | 2
-	tagKVValue   = 2<<3 | 2
-	tagAnyString = 1<<3 | 2
-	tagAnyBool   = 2<<3 | 0
-	tagAnyInt    = 3<<3 | 0
-
-	tagResourceAttribute = 1<<3 | 2
-	tagScopeName         = 1<<3 | 2
-	tagScopeVersion      = 2<<3 | 2
+	tagResourceAttribute = 1<<3 | wireBytes
+	tagScopeName         = 1<<3 | wireBytes
+	tagScopeVersion      = 2<<3 | wireBytes
 )
 
 const (
