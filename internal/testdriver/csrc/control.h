@@ -95,6 +95,14 @@ void lt_testdriver_set_total_memory(uint64_t bytes);
 // LANETRACE_TESTDRIVER_INTEGRATED).
 void lt_testdriver_set_integrated(int on);
 
+// Graphs -------------------------------------------------------------------
+
+// After how many calls of cuGraphExecEventRecordNodeSetEvent on a node the
+// events put in can no longer be timed: cuEventElapsedTime then says 400. < 0
+// is never, the default and what driver 580 was seen to do; 1 is what another
+// measurement saw.
+void lt_testdriver_set_swap_limit(int times);
+
 // Faults -------------------------------------------------------------------
 
 // lt_testdriver_fail makes calls of a driver function return result without

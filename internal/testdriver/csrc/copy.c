@@ -25,10 +25,8 @@ static size_t extent(size_t width, size_t height, size_t pitch) {
   return height == 0 || width == 0 ? 0 : (height - 1) * pitch + width;
 }
 
-// copy does one copy on a stream. The caller holds the lock and has a context.
-static CUresult copy(enum fn_id fn, struct context *c, struct stream *s, struct span2d m, bool async) {
-  if (s->ctx != c)
-    return CUDA_ERROR_INVALID_HANDLE;
+// copy does one copy on a stream. The caller holds the lock.
+static CUresult copy(enum fn_id fn, struct stream *s, struct span2d m, bool async) {
   if (m.width == 0 || m.height == 0)
     return CUDA_SUCCESS;
   if (m.dst == NULL || m.src == NULL || (m.height > 1 && (m.dpitch < m.width || m.spitch < m.width)))
@@ -36,13 +34,11 @@ static CUresult copy(enum fn_id fn, struct context *c, struct stream *s, struct 
   if ((m.dst_device && !alloc_covers((uintptr_t)m.dst, extent(m.width, m.height, m.dpitch))) ||
       (m.src_device && !alloc_covers((uintptr_t)m.src, extent(m.width, m.height, m.spitch))))
     return CUDA_ERROR_INVALID_VALUE;
-  if (!async) {
-    CUresult r = s->cap != NULL ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED : capture_guard();
-    if (r != CUDA_SUCCESS) {
-      if (s->cap != NULL)
-        capture_invalidate(s->cap);
-      return r;
-    }
+  // A copy that the host waits for is harmless to captures elsewhere, as
+  // measured; on a capturing stream it cannot be.
+  if (!async && s->cap != NULL) {
+    capture_invalidate(s->cap);
+    return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
   }
   struct work w = {.kind = W_COPY,
                    .dur_ns = -1,
@@ -81,7 +77,7 @@ static CUresult copy(enum fn_id fn, struct context *c, struct stream *s, struct 
   static CUresult do_##name(enum fn_id fn, bool pt, UNPACK params) {     \
     ENTER(fn);                                                           \
     NEED_STREAM(c, s, h, pt);                                            \
-    LEAVE(copy(fn, c, s, flat, async));                                  \
+    LEAVE(copy(fn, s, flat, async));                                  \
   }                                                                      \
   PAIR(name, sfx, params, args)
 
@@ -111,7 +107,7 @@ static CUresult do_cuMemcpyPeer(enum fn_id fn, bool pt, CUdeviceptr dst, CUconte
   ENTER(fn);
   NEED_STREAM(c, s, NULL, pt);
   CUresult r = peer(dctx, sctx);
-  LEAVE(r != CUDA_SUCCESS ? r : copy(fn, c, s, FLAT(dst, src, n, true, true), false));
+  LEAVE(r != CUDA_SUCCESS ? r : copy(fn, s, FLAT(dst, src, n, true, true), false));
 }
 PAIR(cuMemcpyPeer, _ptds, (CUdeviceptr dst, CUcontext dctx, CUdeviceptr src, CUcontext sctx, size_t n),
      (dst, dctx, src, sctx, n))
@@ -121,7 +117,7 @@ static CUresult do_cuMemcpyPeerAsync(enum fn_id fn, bool pt, CUdeviceptr dst, CU
   ENTER(fn);
   NEED_STREAM(c, s, stream, pt);
   CUresult r = peer(dctx, sctx);
-  LEAVE(r != CUDA_SUCCESS ? r : copy(fn, c, s, FLAT(dst, src, n, true, true), true));
+  LEAVE(r != CUDA_SUCCESS ? r : copy(fn, s, FLAT(dst, src, n, true, true), true));
 }
 PAIR(cuMemcpyPeerAsync, _ptsz, (CUdeviceptr dst, CUcontext dctx, CUdeviceptr src, CUcontext sctx, size_t n, CUstream stream),
      (dst, dctx, src, sctx, n, stream))
@@ -150,7 +146,7 @@ static CUresult copy2d(enum fn_id fn, bool pt, const CUDA_MEMCPY2D *p, CUstream 
     LEAVE(CUDA_ERROR_INVALID_VALUE);
   m.src = (const char *)m.src + p->srcY * m.spitch + p->srcXInBytes;
   m.dst = (char *)m.dst + p->dstY * m.dpitch + p->dstXInBytes;
-  LEAVE(copy(fn, c, s, m, async));
+  LEAVE(copy(fn, s, m, async));
 }
 static CUresult do_cuMemcpy2D_v2(enum fn_id fn, bool pt, const CUDA_MEMCPY2D *p) { return copy2d(fn, pt, p, NULL, false); }
 PAIR(cuMemcpy2D_v2, _ptds, (const CUDA_MEMCPY2D *p), (p))
@@ -169,8 +165,6 @@ static CUresult set(enum fn_id fn, bool pt, CUdeviceptr dst, unsigned element, u
                     size_t pitch, CUstream stream) {
   ENTER(fn);
   NEED_STREAM(c, s, stream, pt);
-  if (s->ctx != c)
-    LEAVE(CUDA_ERROR_INVALID_HANDLE);
   if (width == 0 || height == 0)
     LEAVE(CUDA_SUCCESS);
   size_t row;

@@ -360,6 +360,7 @@ EXPORT CUresult cuCtxGetCurrent(CUcontext *ctx) {
 
 EXPORT CUresult cuCtxPushCurrent_v2(CUcontext ctx) {
   ENTER(FN_cuCtxPushCurrent_v2);
+  NEED(ctx);
   struct context *c = context_get(ctx);
   if (c == NULL || c->destroying)
     LEAVE(CUDA_ERROR_INVALID_CONTEXT);
@@ -422,7 +423,9 @@ EXPORT CUresult cuCtxGetApiVersion(CUcontext ctx, unsigned *version) {
 EXPORT CUresult cuCtxSynchronize(void) {
   ENTER(FN_cuCtxSynchronize);
   NEED_CONTEXT(c);
-  CUresult r = capture_guard();
+  CUresult r = capture_conflict(c);
+  if (r == CUDA_SUCCESS)
+    r = capture_guard();
   if (r != CUDA_SUCCESS)
     LEAVE(r);
   ctx_sync(c);
@@ -433,7 +436,6 @@ EXPORT CUresult cuCtxSynchronize(void) {
 EXPORT CUresult cuCtxGetStreamPriorityRange(int *least, int *greatest) {
   ENTER(FN_cuCtxGetStreamPriorityRange);
   NEED_CONTEXT(c);
-  (void)c;
   if (least != NULL)
     *least = 0;
   if (greatest != NULL)
@@ -445,7 +447,6 @@ EXPORT CUresult cuCtxGetLimit(size_t *value, int limit) {
   ENTER(FN_cuCtxGetLimit);
   NEED(value);
   NEED_CONTEXT(c);
-  (void)c;
   static const size_t defaults[] = {1024, 6u << 20, 8u << 20, 2, 2048};
   if (limit < 0 || limit >= (int)(sizeof defaults / sizeof defaults[0]))
     LEAVE(CUDA_ERROR_INVALID_VALUE);
@@ -457,7 +458,6 @@ EXPORT CUresult cuCtxSetLimit(int limit, size_t value) {
   ENTER(FN_cuCtxSetLimit);
   (void)value;
   NEED_CONTEXT(c);
-  (void)c;
   LEAVE(limit < 0 || limit > 4 ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS);
 }
 

@@ -32,14 +32,24 @@ void event_drop(struct obj *o) {
 
 bool event_pick_ctx(struct obj *o, void *ctx) { return ((struct event *)o)->ctx == ctx; }
 
+static void pump(const struct event *e) {
+  if (e->op != NULL && e->op->stream != NULL)
+    stream_pump(e->op->stream);
+}
+
+// Events need no current context. One of a context that faulted says so.
 #define NEED_EVENT(e, h)                    \
   struct event *e = obj_get(h, K_EVENT);    \
   if (e == NULL)                            \
-  LEAVE(CUDA_ERROR_INVALID_HANDLE)
+    LEAVE(CUDA_ERROR_INVALID_HANDLE);       \
+  if (drv.set.sticky != CUDA_SUCCESS)       \
+  LEAVE(drv.set.sticky)
 
 EXPORT CUresult cuEventDestroy_v2(CUevent event) {
   ENTER(FN_cuEventDestroy_v2);
-  NEED_EVENT(e, event);
+  struct event *e = obj_get(event, K_EVENT);
+  if (e == NULL)
+    LEAVE(CUDA_ERROR_INVALID_HANDLE);
   event_drop(&e->o);
   LEAVE(CUDA_SUCCESS);
 }
@@ -50,8 +60,10 @@ static CUresult record(enum fn_id fn, bool pt, CUevent event, CUstream stream, u
   NEED_EVENT(e, event);
   if (flags & ~(unsigned)CU_EVENT_RECORD_EXTERNAL)
     LEAVE(CUDA_ERROR_INVALID_VALUE);
-  if (e->ctx != s->ctx || s->ctx != c)
+  if (e->ctx != c)
     LEAVE(CUDA_ERROR_INVALID_HANDLE);
+  if (flags & CU_EVENT_RECORD_EXTERNAL && s->cap == NULL)
+    LEAVE(CUDA_ERROR_ILLEGAL_STATE); // only a capture has an outside
   log_line(fn, s, " event=%p flags=%u", (void *)event, flags);
   if (s->cap != NULL)
     LEAVE(capture_record(s, e, flags));
@@ -83,12 +95,15 @@ PAIR(cuEventRecordWithFlags, _ptsz, (CUevent event, CUstream stream, unsigned fl
 
 EXPORT CUresult cuEventQuery(CUevent event) {
   ENTER(FN_cuEventQuery);
-  NEED_CONTEXT(c);
-  (void)c;
   NEED_EVENT(e, event);
   NEED_UNCAPTURED();
-  if (e->cap != NULL)
-    LEAVE(CUDA_ERROR_CAPTURED_EVENT);
+  if (e->cap != NULL) {
+    CUresult r = captured_event(e);
+    if (r == CUDA_ERROR_CAPTURED_EVENT)
+      capture_invalidate(e->cap);
+    LEAVE(r);
+  }
+  pump(e);
   if (e->op != NULL && !e->op->done)
     LEAVE(CUDA_ERROR_NOT_READY);
   LEAVE(CUDA_SUCCESS);
@@ -96,12 +111,14 @@ EXPORT CUresult cuEventQuery(CUevent event) {
 
 EXPORT CUresult cuEventSynchronize(CUevent event) {
   ENTER(FN_cuEventSynchronize);
-  NEED_CONTEXT(c);
-  (void)c;
   NEED_EVENT(e, event);
   NEED_UNCAPTURED();
-  if (e->cap != NULL)
-    LEAVE(CUDA_ERROR_CAPTURED_EVENT);
+  if (e->cap != NULL) {
+    CUresult r = captured_event(e);
+    if (r == CUDA_ERROR_CAPTURED_EVENT)
+      capture_invalidate(e->cap);
+    LEAVE(r);
+  }
   if (e->op != NULL) {
     struct op *op = op_ref(e->op);
     op_wait(op);
@@ -112,25 +129,26 @@ EXPORT CUresult cuEventSynchronize(CUevent event) {
 }
 
 static CUresult stamp_state(const struct event *e) {
-  if (e->op == NULL || e->flags & CU_EVENT_DISABLE_TIMING || e->cap != NULL || e->op->nostamp)
+  if (e->cap != NULL)
+    return captured_event(e);
+  if (e->op == NULL || e->flags & CU_EVENT_DISABLE_TIMING || e->op->nostamp)
     return CUDA_ERROR_INVALID_HANDLE;
   return CUDA_SUCCESS;
 }
 
 static CUresult elapsed(enum fn_id fn, float *ms, CUevent start, CUevent end) {
   ENTER(fn);
-  NEED(ms);
-  NEED_CONTEXT(c);
-  (void)c;
   NEED_EVENT(a, start);
   NEED_EVENT(b, end);
-  if (a->ctx != b->ctx)
+  if (ms == NULL || a->ctx != b->ctx)
     LEAVE(CUDA_ERROR_INVALID_HANDLE);
   CUresult r = stamp_state(a);
   if (r == CUDA_SUCCESS)
     r = stamp_state(b);
   if (r != CUDA_SUCCESS)
     LEAVE(r);
+  pump(a);
+  pump(b);
   if (!a->op->done || !b->op->done)
     LEAVE(CUDA_ERROR_NOT_READY);
   // The driver rounds to a float of milliseconds; so does this, once.
@@ -147,7 +165,6 @@ EXPORT CUresult cuEventElapsedTime_v2(float *ms, CUevent start, CUevent end) {
 static CUresult do_cuStreamWaitEvent(enum fn_id fn, bool pt, CUstream stream, CUevent event, unsigned flags) {
   ENTER(fn);
   NEED_STREAM(c, s, stream, pt);
-  (void)c; // waiting across contexts is what events are for
   NEED_EVENT(e, event);
   if (flags & ~(unsigned)CU_EVENT_WAIT_EXTERNAL)
     LEAVE(CUDA_ERROR_INVALID_VALUE);
@@ -172,6 +189,8 @@ EXPORT int lt_testdriver_event_time(void *event, int64_t *mono, int64_t *gpu) {
   pthread_mutex_lock(&drv.lock);
   struct event *e = obj_get(event, K_EVENT);
   CUresult r = e == NULL ? CUDA_ERROR_INVALID_HANDLE : stamp_state(e);
+  if (r == CUDA_SUCCESS)
+    pump(e);
   if (r == CUDA_SUCCESS && !e->op->done)
     r = CUDA_ERROR_NOT_READY;
   if (r == CUDA_SUCCESS) {

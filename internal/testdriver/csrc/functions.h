@@ -6,11 +6,10 @@
 //   F(symbol, base, version)           one entry point
 //   S(symbol, suffix, base, version)   two: symbol, and symbol##suffix, whose
 //                                      NULL stream is the per-thread default
-//   A(base, version, symbol)           cuGetProcAddress also answers base with
-//   AS(base, version, symbol, suffix)  symbol from that version on
 //
 // version is the CUDA version (major*1000 + minor*10) from which
-// cuGetProcAddress hands the symbol out under its base name.
+// cuGetProcAddress hands the symbol out under its base name, checked against
+// driver 580 (testdata/conformance_h200.txt, at the end).
 F(cuInit, cuInit, 2000)
 F(cuDriverGetVersion, cuDriverGetVersion, 2020)
 F(cuGetErrorName, cuGetErrorName, 6000)
@@ -207,5 +206,3 @@ F(cuGraphEventRecordNodeGetEvent, cuGraphEventRecordNodeGetEvent, 11010)
 F(cuGraphEventRecordNodeSetEvent, cuGraphEventRecordNodeSetEvent, 11010)
 F(cuGraphEventWaitNodeGetEvent, cuGraphEventWaitNodeGetEvent, 11010)
 F(cuGraphExecEventRecordNodeSetEvent, cuGraphExecEventRecordNodeSetEvent, 11010)
-
-A(cuGraphInstantiate, 12000, cuGraphInstantiateWithFlags)

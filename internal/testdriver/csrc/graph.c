@@ -126,7 +126,6 @@ int work_node_type(const struct work *w) {
   case W_COPY: return CU_GRAPH_NODE_TYPE_MEMCPY;
   case W_SET: return CU_GRAPH_NODE_TYPE_MEMSET;
   case W_HOST: return CU_GRAPH_NODE_TYPE_HOST;
-  case W_GRAPH: return CU_GRAPH_NODE_TYPE_GRAPH;
   case W_RECORD: return CU_GRAPH_NODE_TYPE_EVENT_RECORD;
   case W_WAIT: return CU_GRAPH_NODE_TYPE_WAIT_EVENT;
   case W_ALLOC: return CU_GRAPH_NODE_TYPE_MEM_ALLOC;
@@ -177,6 +176,24 @@ CUresult capture_implicit(struct context *c, bool invalidate) {
     r = CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
   }
   return r;
+}
+
+// capture_conflict is asked before a whole context is waited for: that spoils
+// every capture in it, whatever the modes.
+CUresult capture_conflict(struct context *c) {
+  CUresult r = CUDA_SUCCESS;
+  for (struct stream *s = c->streams; s != NULL; s = s->next)
+    if (s->cap != NULL) {
+      capture_invalidate(s->cap);
+      r = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    }
+  return r;
+}
+
+// captured_event is what asking an event last recorded in a capture answers:
+// while the capture goes on, and ever after.
+CUresult captured_event(const struct event *e) {
+  return e->cap->graph != NULL ? CUDA_ERROR_CAPTURED_EVENT : CUDA_ERROR_INVALID_VALUE;
 }
 
 static void leave_capture(struct stream *s) {
@@ -256,11 +273,14 @@ CUresult capture_record(struct stream *s, struct event *e, unsigned flags) {
 
 CUresult capture_wait(struct stream *s, struct event *e, unsigned flags) {
   if (e->cap != NULL) {
-    if (e->cap->graph == NULL)
-      return CUDA_ERROR_CAPTURED_EVENT; // of a capture that has ended
+    if (e->cap->graph == NULL) { // of a capture that has ended
+      if (s->cap != NULL)
+        capture_invalidate(s->cap);
+      return captured_event(e);
+    }
     if (s->legacy) {
       capture_invalidate(e->cap);
-      return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+      return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
     }
     if (s->cap != NULL && s->cap != e->cap) {
       capture_invalidate(s->cap);
@@ -290,8 +310,6 @@ CUresult capture_wait(struct stream *s, struct event *e, unsigned flags) {
 EXPORT CUresult cuThreadExchangeStreamCaptureMode(int *mode) {
   ENTER(FN_cuThreadExchangeStreamCaptureMode);
   NEED(mode);
-  if (*mode < CU_STREAM_CAPTURE_MODE_GLOBAL || *mode > CU_STREAM_CAPTURE_MODE_RELAXED)
-    LEAVE(CUDA_ERROR_INVALID_VALUE);
   int old = thread_capture_mode;
   thread_capture_mode = *mode;
   *mode = old;
@@ -301,7 +319,6 @@ EXPORT CUresult cuThreadExchangeStreamCaptureMode(int *mode) {
 static CUresult do_cuStreamBeginCapture_v2(enum fn_id fn, bool pt, CUstream stream, int mode) {
   ENTER(fn);
   NEED_STREAM(c, s, stream, pt);
-  (void)c;
   if (mode < CU_STREAM_CAPTURE_MODE_GLOBAL || mode > CU_STREAM_CAPTURE_MODE_RELAXED)
     LEAVE(CUDA_ERROR_INVALID_VALUE);
   if (s->legacy)
@@ -369,12 +386,13 @@ static CUresult do_cuStreamEndCapture(enum fn_id fn, bool pt, CUstream stream, C
   ENTER(fn);
   NEED(graph);
   NEED_STREAM(c, s, stream, pt);
-  (void)c;
   struct capture *cap = s->cap;
   if (cap == NULL)
     LEAVE(CUDA_ERROR_ILLEGAL_STATE);
-  if (cap->mode != CU_STREAM_CAPTURE_MODE_RELAXED && cap->thread != thread_token())
+  if (cap->mode != CU_STREAM_CAPTURE_MODE_RELAXED && cap->thread != thread_token()) {
+    graph_free(capture_end(cap)); // as measured, that was its end all the same
     LEAVE(CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD);
+  }
   if (cap->origin != s) {
     capture_invalidate(cap);
     LEAVE(CUDA_ERROR_STREAM_CAPTURE_UNMATCHED);
@@ -480,8 +498,6 @@ static size_t node_index(const struct graph *g, const struct node *n) {
   return SIZE_MAX;
 }
 
-static bool copy_any(struct work *to, const struct work *from);
-
 EXPORT CUresult cuGraphClone(CUgraph *clone, CUgraph original) {
   ENTER(FN_cuGraphClone);
   NEED(clone);
@@ -494,7 +510,7 @@ EXPORT CUresult cuGraphClone(CUgraph *clone, CUgraph original) {
     struct work w;
     for (size_t k = 0; k < n->deps.n && ok; k++)
       ok = nodeset_add(&deps, to->nodes.v[node_index(g, n->deps.v[k])]);
-    ok = ok && copy_any(&w, &n->w);
+    ok = ok && work_copy(&w, &n->w);
     if (ok && node_new(to, n->type, &w, &deps) == NULL) {
       work_clear(&w);
       ok = false;
@@ -729,15 +745,6 @@ void exec_unref(struct exec *e) {
   free(e);
 }
 
-static bool copy_any(struct work *to, const struct work *from) {
-  if (from->kind == W_GRAPH) {
-    *to = *from;
-    to->u.g.exec->refs++;
-    return true;
-  }
-  return work_copy(to, from);
-}
-
 static struct exec_node *exec_add(struct exec *e, int type, CUgraphNode src, const struct work *w, size_t ndeps) {
   if ((e->n & (e->n - 1)) == 0) { // full at powers of two
     size_t cap = e->n == 0 ? 1 : 2 * e->n;
@@ -747,7 +754,7 @@ static struct exec_node *exec_add(struct exec *e, int type, CUgraphNode src, con
     e->v = v;
   }
   struct exec_node n = {.type = type, .src = src, .deps = calloc(ndeps + 1, sizeof(size_t)), .ndeps = ndeps};
-  if (n.deps == NULL || (w != NULL && !copy_any(&n.w, w))) {
+  if (n.deps == NULL || !work_copy(&n.w, w)) {
     free(n.deps);
     return NULL;
   }
@@ -756,56 +763,23 @@ static struct exec_node *exec_add(struct exec *e, int type, CUgraphNode src, con
   return &e->v[e->n++];
 }
 
-// exec_splice puts the nodes of a launched graph where the launch was
-// captured: its roots come after deps, and an empty node after all of it.
-static bool exec_splice(struct exec *e, const struct exec *from, const size_t *deps, size_t ndeps) {
-  size_t base = e->n;
-  for (size_t i = 0; i < from->n; i++) {
-    const struct exec_node *n = &from->v[i];
-    bool root = n->ndeps == 0;
-    struct exec_node *made = exec_add(e, n->type, n->src, &n->w, root ? ndeps : n->ndeps);
-    if (made == NULL)
-      return false;
-    for (size_t k = 0; k < made->ndeps; k++)
-      made->deps[k] = root ? deps[k] : base + n->deps[k];
-  }
-  struct exec_node *last = exec_add(e, CU_GRAPH_NODE_TYPE_EMPTY, NULL, NULL, from->n + ndeps);
-  if (last == NULL)
-    return false;
-  for (size_t i = 0; i < from->n; i++)
-    last->deps[i] = base + i;
-  for (size_t i = 0; i < ndeps; i++)
-    last->deps[from->n + i] = deps[i];
-  return true;
-}
-
 static struct exec *exec_new(struct graph *g) {
   struct exec *e = calloc(1, sizeof *e);
-  size_t *at = calloc(g->nodes.n + 1, sizeof *at); // where a node of g ended up
-  bool ok = e != NULL && at != NULL;
+  bool ok = e != NULL;
   if (e != NULL)
     e->refs = 1;
   for (size_t i = 0; i < g->nodes.n && ok; i++) {
     struct node *n = g->nodes.v[i];
-    size_t deps[n->deps.n + 1];
-    for (size_t k = 0; k < n->deps.n; k++) {
+    struct exec_node *made = exec_add(e, n->type, (CUgraphNode)n, &n->w, n->deps.n);
+    ok = made != NULL;
+    for (size_t k = 0; k < n->deps.n && ok; k++) {
       // Dependencies are near: look backwards from here.
       size_t j = i;
       while (j > 0 && g->nodes.v[j - 1] != n->deps.v[k])
         j--;
-      deps[k] = at[j - 1];
+      made->deps[k] = j - 1;
     }
-    if (n->w.kind == W_GRAPH) {
-      ok = exec_splice(e, n->w.u.g.exec, deps, n->deps.n);
-    } else {
-      struct exec_node *made = exec_add(e, n->type, (CUgraphNode)n, &n->w, n->deps.n);
-      ok = made != NULL;
-      if (ok)
-        memcpy(made->deps, deps, n->deps.n * sizeof *deps);
-    }
-    at[i] = ok ? e->n - 1 : 0;
   }
-  free(at);
   if (ok) {
     e->ends = calloc(e->n + 1, sizeof *e->ends);
     ok = e->ends != NULL;
@@ -821,6 +795,9 @@ static CUresult instantiate(CUgraphExec *exec, CUgraph graph, uint64_t flags) {
   struct graph *g = obj_get(graph, K_GRAPH);
   if (exec == NULL || g == NULL || g->capturing)
     return CUDA_ERROR_INVALID_VALUE;
+  CUresult r = capture_guard();
+  if (r != CUDA_SUCCESS)
+    return r;
   struct exec_handle *h = obj_new(K_EXEC, sizeof *h);
   struct exec *e = h != NULL ? exec_new(g) : NULL;
   if (e == NULL) {
@@ -837,14 +814,12 @@ static CUresult instantiate(CUgraphExec *exec, CUgraph graph, uint64_t flags) {
 EXPORT CUresult cuGraphInstantiateWithFlags(CUgraphExec *exec, CUgraph graph, unsigned long long flags) {
   ENTER(FN_cuGraphInstantiateWithFlags);
   NEED_CONTEXT(c);
-  (void)c;
   LEAVE(instantiate(exec, graph, flags));
 }
 
 EXPORT CUresult cuGraphInstantiate_v2(CUgraphExec *exec, CUgraph graph, CUgraphNode *errorNode, char *log, size_t logSize) {
   ENTER(FN_cuGraphInstantiate_v2);
   NEED_CONTEXT(c);
-  (void)c;
   if (errorNode != NULL)
     *errorNode = NULL;
   if (log != NULL && logSize > 0)
@@ -858,7 +833,6 @@ static CUresult do_cuGraphInstantiateWithParams(enum fn_id fn, bool pt, CUgraphE
   (void)pt; // uploading takes no time here, so its stream does not matter
   NEED(p);
   NEED_CONTEXT(c);
-  (void)c;
   CUresult r = instantiate(exec, graph, p->flags);
   p->hErrNode_out = NULL;
   p->result_out = r != CUDA_SUCCESS;
@@ -912,7 +886,6 @@ EXPORT CUresult cuGraphExecEventRecordNodeSetEvent(CUgraphExec exec, CUgraphNode
 static CUresult do_cuGraphUpload(enum fn_id fn, bool pt, CUgraphExec exec, CUstream stream) {
   ENTER(fn);
   NEED_STREAM(c, s, stream, pt);
-  (void)c;
   (void)s;
   NEED_EXEC(h, exec);
   (void)h;
@@ -948,9 +921,7 @@ static bool attach_events(struct exec *e, struct op *op, struct op **recs) {
     if (ev == NULL)
       continue;
     rec->timed = !(ev->flags & CU_EVENT_DISABLE_TIMING);
-    // As measured: an event swapped into an instantiated graph works once;
-    // after a further swap elapsed times of what was swapped in are refused.
-    rec->nostamp = n->w.u.e.swaps > 1;
+    rec->nostamp = drv.set.swap_limit >= 0 && n->w.u.e.swaps > drv.set.swap_limit;
     op_unref(ev->op);
     ev->op = op_ref(rec);
     capture_unref(ev->cap);
@@ -963,8 +934,10 @@ static CUresult do_cuGraphLaunch(enum fn_id fn, bool pt, CUgraphExec exec, CUstr
   ENTER(fn);
   NEED_STREAM(c, s, stream, pt);
   NEED_EXEC(h, exec);
-  if (s->ctx != c)
-    LEAVE(CUDA_ERROR_INVALID_HANDLE);
+  if (s->cap != NULL) {
+    capture_invalidate(s->cap);
+    LEAVE(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+  }
   struct exec *e = h->e;
   log_line(fn, s, " exec=%p nodes=%zu", (void *)exec, e->n);
   size_t nrecs = 0;
@@ -972,8 +945,6 @@ static CUresult do_cuGraphLaunch(enum fn_id fn, bool pt, CUgraphExec exec, CUstr
     nrecs += e->v[i].w.kind == W_RECORD;
   struct work w = {.kind = W_GRAPH, .u.g = {.exec = e}};
   e->refs++;
-  if (s->cap != NULL)
-    LEAVE(submit(s, &w, NULL)); // becomes a child of the graph being captured
   w.u.g.recs = calloc(nrecs + 1, sizeof(struct op *));
   if (w.u.g.recs == NULL) {
     work_clear(&w);

@@ -24,6 +24,7 @@
 #include "cuda_abi.h"
 
 #define EXPORT __attribute__((visibility("default")))
+#define DRIVER_VERSION 13000
 #define LT_MAX_DEVICES 16
 #define CHUNK_BYTES ((size_t)2 << 20)
 #define POOL_CHUNK_BYTES ((size_t)32 << 20)
@@ -32,24 +33,16 @@
 // The per-thread default stream's twins, declared from the plain prototypes.
 #define F(sym, base, ver)
 #define S(sym, sfx, base, ver) extern __typeof__(sym) sym##sfx;
-#define A(base, ver, sym)
-#define AS(base, ver, sym, sfx)
 #include "functions.h"
 #undef F
 #undef S
-#undef A
-#undef AS
 
 enum fn_id {
 #define F(sym, base, ver) FN_##sym,
 #define S(sym, sfx, base, ver) FN_##sym, FN_##sym##sfx,
-#define A(base, ver, sym)
-#define AS(base, ver, sym, sfx)
 #include "functions.h"
 #undef F
 #undef S
-#undef A
-#undef AS
   FN_COUNT
 };
 
@@ -151,10 +144,7 @@ struct work {
       struct op **recs;  // one per event-record node of exec, then NULL
     } g;
     struct {
-      struct pool *pool;
-      struct chunk *chunk;
-      uintptr_t base;
-      size_t span;
+      struct alloc *alloc; // owned, no longer in the table
     } f;
     struct {
       struct graph_memory *mem; // owned reference
@@ -182,8 +172,10 @@ struct op {
   unsigned waiters;
   bool done;
   bool timed;    // has a stamp
-  bool nostamp;  // an event swapped into a graph again: elapsed says 400
-  int64_t enq_ns, end_ns, stamp_ns;
+  bool scheduled, ran;
+  bool nostamp; // an event swapped into a graph again: elapsed says 400
+  int64_t enq_ns, start_ns, end_ns, stamp_ns;
+  struct stream *stream; // while queued
   struct work w;
   struct op **deps;
   size_t ndeps, capdeps;
@@ -228,7 +220,7 @@ struct stream {
   struct stream_handle *handle;
   unsigned flags;
   int priority;
-  bool legacy, closing, stalled, idle, has_worker, after_record;
+  bool legacy, closing, stalled, idle, running, has_worker, after_record;
   uint64_t thread; // per-thread default stream: whose
   struct op *head, *tail;
   int64_t free_ns;
@@ -253,7 +245,7 @@ struct heap {
   size_t chunk_bytes;
   int device;    // whose memory it takes, -1: nobody's
   bool keep;     // empty chunks stay until trimmed
-  size_t reserved, reserved_high, used, used_high;
+  size_t reserved, reserved_high, used;
 };
 
 struct context {
@@ -314,6 +306,7 @@ struct settings {
   size_t total_memory;
   int integrated;
   int sticky;
+  int swap_limit; // < 0: none
 };
 
 struct driver {
@@ -351,14 +344,17 @@ CUresult lt_leave(CUresult r);
   CUresult ctx_result_;                          \
   struct context *c = ctx_current(&ctx_result_); \
   if (c == NULL)                                 \
-  LEAVE(ctx_result_)
-// Declares c and s: the current context and the stream meant.
+    LEAVE(ctx_result_);                          \
+  (void)c
+// Declares s, the stream meant, and c, its context. Only the default streams
+// need a current context: a stream's own handle says whose it is.
 #define NEED_STREAM(c, s, h, pt)                       \
-  NEED_CONTEXT(c);                                     \
   struct stream *s;                                    \
-  ctx_result_ = stream_resolve(h, pt, c, &s);          \
+  CUresult ctx_result_ = stream_resolve(h, pt, &s);    \
   if (ctx_result_ != CUDA_SUCCESS)                     \
-  LEAVE(ctx_result_)
+    LEAVE(ctx_result_);                                \
+  struct context *c = s->ctx;                          \
+  (void)c
 #define NEED_UNCAPTURED()              \
   do {                                 \
     CUresult guard_ = capture_guard(); \
@@ -390,12 +386,13 @@ void ctx_sync(struct context *c);
 CUresult wait_result(void);
 
 // Streams.
-CUresult stream_resolve(CUstream h, bool per_thread, struct context *c, struct stream **out);
+CUresult stream_resolve(CUstream h, bool per_thread, struct stream **out);
 struct stream *stream_new(struct context *c, unsigned flags, int priority);
 void stream_close(struct stream *s);
 void stream_detach_all(struct context *c);
 CUresult submit(struct stream *s, struct work *w, struct op **out);
 void streams_wake_all(void);
+void stream_pump(struct stream *s);
 bool event_pick_ctx(struct obj *o, void *ctx);
 void event_drop(struct obj *o);
 
@@ -407,7 +404,9 @@ void capture_forget_stream(struct stream *s);
 CUresult capture_add(struct stream *s, int type, struct work *w, struct node **out);
 CUresult capture_record(struct stream *s, struct event *e, unsigned flags);
 CUresult capture_wait(struct stream *s, struct event *e, unsigned flags);
+CUresult captured_event(const struct event *e);
 CUresult capture_implicit(struct context *c, bool invalidate);
+CUresult capture_conflict(struct context *c);
 void exec_unref(struct exec *e);
 int64_t exec_run(struct stream *s, struct op *op, int64_t start);
 int64_t stream_do(struct stream *s, struct work *w, int64_t start);
@@ -425,7 +424,7 @@ CUresult alloc_internal(struct context *c, size_t bytes, uintptr_t *base);
 void alloc_drop(struct alloc *a);
 void memory_drop_context(struct context *c);
 void heap_init(struct heap *h, size_t chunk_bytes, int device, bool keep);
-void pool_free_now(struct pool *p, struct chunk *c, uintptr_t base, size_t span);
+void alloc_release(struct alloc *a);
 void pools_trim(void);
 uint64_t alloc_live(void);
 void modules_drop_context(struct context *c);

@@ -43,6 +43,19 @@ static void store(void **params, const unsigned grid[3], const unsigned block[3]
   *ARG(uint64_t *, 0) = ARG(uint64_t, 1);
 }
 
+static void args(void **params, const unsigned grid[3], const unsigned block[3]) {
+  (void)grid;
+  (void)block;
+  uint64_t *out = ARG(uint64_t *, 0);
+  out[0] = ARG(uint8_t, 1);
+  out[1] = ARG(uint16_t, 2);
+  out[2] = ARG(uint32_t, 3);
+  out[3] = ARG(uint64_t, 4);
+  out[4] = ARG(uint32_t, 5); // a float's and
+  out[5] = ARG(uint64_t, 6); // a double's bits
+  out[6] = ARG(uint8_t, 7);
+}
+
 lt_testdriver_kernel_fn builtin_body(const struct fninfo *f) {
   static const struct {
     const char *name;
@@ -51,6 +64,7 @@ lt_testdriver_kernel_fn builtin_body(const struct fninfo *f) {
   } known[] = {
       {"lt_test_fill", fill, 3, 16},   {"lt_test_add", add, 4, 28},     {"lt_test_scale", scale, 3, 16},
       {"lt_test_copy8", copy8, 3, 24}, {"lt_test_store", store, 2, 16},
+      {"lt_test_args", args, 8, 41},
   };
   // An entry that has the name but other parameters is somebody else's.
   for (size_t i = 0; i < sizeof known / sizeof known[0]; i++)

@@ -145,13 +145,9 @@ uint64_t obj_live(enum kind kind) { return live_objs[kind]; }
 static const char *const fn_names[FN_COUNT] = {
 #define F(sym, base, ver) #sym,
 #define S(sym, sfx, base, ver) #sym, #sym #sfx,
-#define A(base, ver, sym)
-#define AS(base, ver, sym, sfx)
 #include "functions.h"
 #undef F
 #undef S
-#undef A
-#undef AS
 };
 static uint64_t fn_calls[FN_COUNT], fn_calls_total;
 static int64_t fn_host_ns[FN_COUNT];
@@ -253,6 +249,45 @@ static bool needs_init(enum fn_id fn) {
   }
 }
 
+// What the driver lets a host function do, as measured: ask and even wait for
+// streams and events, and record, but nothing that needs a current context.
+static bool callback_may(enum fn_id fn) {
+  switch (fn) {
+  case FN_cuStreamQuery:
+  case FN_cuStreamQuery_ptsz:
+  case FN_cuStreamSynchronize:
+  case FN_cuStreamSynchronize_ptsz:
+  case FN_cuStreamGetId:
+  case FN_cuStreamGetId_ptsz:
+  case FN_cuStreamGetCtx:
+  case FN_cuStreamGetCtx_ptsz:
+  case FN_cuStreamGetFlags:
+  case FN_cuStreamGetFlags_ptsz:
+  case FN_cuStreamGetPriority:
+  case FN_cuStreamGetPriority_ptsz:
+  case FN_cuStreamIsCapturing:
+  case FN_cuStreamIsCapturing_ptsz:
+  case FN_cuStreamGetCaptureInfo_v2:
+  case FN_cuStreamGetCaptureInfo_v2_ptsz:
+  case FN_cuStreamGetCaptureInfo_v3:
+  case FN_cuStreamGetCaptureInfo_v3_ptsz:
+  case FN_cuStreamWaitEvent:
+  case FN_cuStreamWaitEvent_ptsz:
+  case FN_cuEventQuery:
+  case FN_cuEventSynchronize:
+  case FN_cuEventElapsedTime:
+  case FN_cuEventElapsedTime_v2:
+  case FN_cuEventRecord:
+  case FN_cuEventRecord_ptsz:
+  case FN_cuEventRecordWithFlags:
+  case FN_cuEventRecordWithFlags_ptsz:
+  case FN_cuThreadExchangeStreamCaptureMode:
+    return true;
+  default:
+    return false;
+  }
+}
+
 CUresult lt_enter(enum fn_id fn) {
   pthread_mutex_lock(&drv.lock);
   fn_calls[fn]++;
@@ -267,8 +302,8 @@ CUresult lt_enter(enum fn_id fn) {
   if (r == CUDA_SUCCESS && needs_init(fn)) {
     if (!drv.initialised || forked)
       r = CUDA_ERROR_NOT_INITIALIZED;
-    else if (in_callback)
-      r = CUDA_ERROR_NOT_PERMITTED; // host functions must not call the driver
+    else if (in_callback && !callback_may(fn))
+      r = CUDA_ERROR_NOT_PERMITTED;
   }
   if (r != CUDA_SUCCESS)
     pthread_mutex_unlock(&drv.lock);
@@ -480,7 +515,7 @@ static void env_hidden(void) {
 static void before_fork(void) { pthread_mutex_lock(&drv.lock); }
 static void after_fork_parent(void) { pthread_mutex_unlock(&drv.lock); }
 static void after_fork_child(void) {
-  forked = true;
+  forked = forked || drv.initialised; // before cuInit a fork does no harm
   pthread_mutex_unlock(&drv.lock);
 }
 
@@ -505,6 +540,7 @@ __attribute__((constructor)) static void load(void) {
       .copy_fixed_ns = 1500,
       .copy_bytes_per_us = 50000,
       .total_memory = (size_t)env_int("LANETRACE_TESTDRIVER_TOTAL_MEMORY", (int64_t)139 << 30) & ~(CHUNK_BYTES - 1),
+      .swap_limit = -1,
       .integrated = (int)env_int("LANETRACE_TESTDRIVER_INTEGRATED", 0),
   };
   drv.set = initial;
@@ -535,7 +571,7 @@ EXPORT CUresult cuDriverGetVersion(int *version) {
   ENTER(FN_cuDriverGetVersion);
   if (version == NULL)
     LEAVE(CUDA_ERROR_INVALID_VALUE);
-  *version = 13000;
+  *version = DRIVER_VERSION;
   LEAVE(CUDA_SUCCESS);
 }
 
@@ -610,6 +646,7 @@ SETTER(lt_testdriver_set_after_record_ns, int64_t, after_record_ns, v)
 SETTER(lt_testdriver_set_launch_latency_ns, int64_t, latency_ns, v)
 SETTER(lt_testdriver_set_total_memory, uint64_t, total_memory, (size_t)v & ~(CHUNK_BYTES - 1))
 SETTER(lt_testdriver_set_integrated, int, integrated, v != 0)
+SETTER(lt_testdriver_set_swap_limit, int, swap_limit, v)
 
 EXPORT void lt_testdriver_set_copy_cost(int64_t fixed_ns, int64_t bytes_per_us) {
   LOCK();

@@ -144,8 +144,6 @@ CUresult heap_take(struct heap *h, size_t bytes, uintptr_t *base, size_t *span, 
   }
   c->used += *span;
   h->used += *span;
-  if (h->used > h->used_high)
-    h->used_high = h->used;
   *chunk = c;
   return CUDA_SUCCESS;
 }
@@ -277,11 +275,10 @@ CUresult alloc_internal(struct context *c, size_t bytes, uintptr_t *base) {
 // alloc_drop frees a range; nothing that is enqueued uses it any more.
 void alloc_drop(struct alloc *a) {
   alloc_remove(a);
-  if (a->chunk != NULL)
-    heap_give(a->heap, a->chunk, a->base, a->span);
-  else if (a->type == A_HOST)
-    munmap((void *)a->base, a->span);
-  free(a);
+  if (a->type == A_REGISTERED)
+    free(a);
+  else
+    alloc_release(a);
 }
 
 void memory_drop_context(struct context *c) {
@@ -299,6 +296,8 @@ void memory_drop_context(struct context *c) {
 }
 
 // Plain allocations --------------------------------------------------------------------
+
+static void pool_release(struct alloc *a);
 
 EXPORT CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total) {
   ENTER(FN_cuMemGetInfo_v2);
@@ -365,9 +364,19 @@ EXPORT CUresult cuMemAllocManaged(CUdeviceptr *ptr, size_t bytes, unsigned flags
   LEAVE(r);
 }
 
+// alloc_release frees what an entry taken from the table described.
+void alloc_release(struct alloc *a) {
+  if (a->pool != NULL)
+    pool_release(a);
+  else if (a->chunk != NULL)
+    heap_give(a->heap, a->chunk, a->base, a->span);
+  else
+    munmap((void *)a->base, a->span);
+  free(a);
+}
+
 EXPORT CUresult cuMemFree_v2(CUdeviceptr ptr) {
   ENTER(FN_cuMemFree_v2);
-  NEED_CONTEXT(c);
   NEED_UNCAPTURED();
   if (ptr == 0)
     LEAVE(CUDA_SUCCESS);
@@ -378,24 +387,23 @@ EXPORT CUresult cuMemFree_v2(CUdeviceptr ptr) {
   }
   if (a == NULL || (a->type != A_DEVICE && a->type != A_MANAGED && a->type != A_POOL))
     LEAVE(CUDA_ERROR_INVALID_VALUE);
+  if (drv.set.sticky != CUDA_SUCCESS)
+    LEAVE(drv.set.sticky);
   log_line(FN_cuMemFree_v2, NULL, " ptr=0x%llx bytes=%zu", ptr, a->size);
-  // Work in flight may use the range, and like the driver this waits for it.
-  // The entry goes first, so that a second free of the same address, from
-  // another thread meanwhile, is refused.
+  // Work in flight may use the range, and like the driver this waits for it;
+  // but not for memory of a pool, whose users see to that themselves. The entry
+  // goes first, so that a second free of the same address, from another thread
+  // meanwhile, is refused.
   alloc_remove(a);
-  ctx_sync(a->ctx != NULL ? a->ctx : c);
-  if (a->type == A_POOL)
-    pool_free_now(a->pool, a->chunk, a->base, a->span);
-  else
-    heap_give(a->heap, a->chunk, a->base, a->span);
-  free(a);
+  if (a->type != A_POOL && a->ctx != NULL)
+    ctx_sync(a->ctx);
+  alloc_release(a);
   LEAVE(CUDA_SUCCESS);
 }
 
 EXPORT CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *size, CUdeviceptr ptr) {
   ENTER(FN_cuMemGetAddressRange_v2);
   NEED_CONTEXT(c);
-  (void)c;
   struct alloc *a = alloc_find((uintptr_t)ptr);
   if (a == NULL || a->type == A_REGISTERED)
     LEAVE(CUDA_ERROR_NOT_FOUND);
@@ -412,9 +420,13 @@ static CUresult host_alloc(enum fn_id fn, void **ptr, size_t bytes, unsigned fla
   ENTER(fn);
   NEED(ptr);
   NEED_CONTEXT(c);
-  if (bytes == 0 || flags & ~7u)
+  if (flags & ~7u)
     LEAVE(CUDA_ERROR_INVALID_VALUE);
   NEED_UNCAPTURED();
+  if (bytes == 0) {
+    *ptr = NULL;
+    LEAVE(CUDA_SUCCESS);
+  }
   if (bytes > SIZE_MAX / 2)
     LEAVE(CUDA_ERROR_OUT_OF_MEMORY);
   size_t span = round_up(bytes, 4096);
@@ -425,7 +437,7 @@ static CUresult host_alloc(enum fn_id fn, void **ptr, size_t bytes, unsigned fla
       munmap((void *)base, span);
     LEAVE(CUDA_ERROR_OUT_OF_MEMORY);
   }
-  a->flags = flags;
+  a->flags = flags | 2; // mapped, whether asked for or not
   *ptr = (void *)base;
   log_line(fn, NULL, " bytes=%zu ptr=0x%llx result=0", bytes, (unsigned long long)base);
   LEAVE(CUDA_SUCCESS);
@@ -438,8 +450,9 @@ EXPORT CUresult cuMemHostAlloc(void **ptr, size_t bytes, unsigned flags) {
 EXPORT CUresult cuMemFreeHost(void *ptr) {
   ENTER(FN_cuMemFreeHost);
   NEED_CONTEXT(c);
-  (void)c;
   NEED_UNCAPTURED();
+  if (ptr == NULL)
+    LEAVE(CUDA_SUCCESS);
   struct alloc *a = alloc_exact((uintptr_t)ptr);
   if (a == NULL || a->type != A_HOST)
     LEAVE(CUDA_ERROR_INVALID_VALUE);
@@ -455,7 +468,6 @@ EXPORT CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr *dptr, void *ptr, unsig
   ENTER(FN_cuMemHostGetDevicePointer_v2);
   NEED(dptr);
   NEED_CONTEXT(c);
-  (void)c;
   struct alloc *a = alloc_find((uintptr_t)ptr);
   if (flags != 0 || a == NULL || (a->type != A_HOST && a->type != A_REGISTERED))
     LEAVE(CUDA_ERROR_INVALID_VALUE);
@@ -467,7 +479,6 @@ EXPORT CUresult cuMemHostGetFlags(unsigned *flags, void *ptr) {
   ENTER(FN_cuMemHostGetFlags);
   NEED(flags);
   NEED_CONTEXT(c);
-  (void)c;
   struct alloc *a = alloc_exact((uintptr_t)ptr);
   if (a == NULL || a->type != A_HOST)
     LEAVE(CUDA_ERROR_INVALID_VALUE);
@@ -495,7 +506,6 @@ EXPORT CUresult cuMemHostUnregister(void *ptr) {
   ENTER(FN_cuMemHostUnregister);
   NEED(ptr);
   NEED_CONTEXT(c);
-  (void)c;
   NEED_UNCAPTURED();
   struct alloc *a = alloc_exact((uintptr_t)ptr);
   if (a == NULL || a->type != A_REGISTERED)
@@ -533,8 +543,6 @@ static CUresult pointer_attribute(void *data, int attrib, struct alloc *a, CUdev
 EXPORT CUresult cuPointerGetAttribute(void *data, int attrib, CUdeviceptr ptr) {
   ENTER(FN_cuPointerGetAttribute);
   NEED(data);
-  NEED_CONTEXT(c);
-  (void)c;
   struct alloc *a = alloc_find((uintptr_t)ptr);
   LEAVE(a == NULL ? CUDA_ERROR_INVALID_VALUE : pointer_attribute(data, attrib, a, ptr));
 }
@@ -544,7 +552,6 @@ EXPORT CUresult cuPointerGetAttributes(unsigned n, int *attribs, void **data, CU
   NEED(attribs);
   NEED(data);
   NEED_CONTEXT(c);
-  (void)c;
   // Unknown memory is no error here; its attributes read as zero.
   struct alloc none = {.device = -2}, *a = alloc_find((uintptr_t)ptr);
   for (unsigned i = 0; i < n; i++) {
@@ -567,7 +574,7 @@ struct pool {
   struct heap heap;
   int device;
   bool is_default, destroyed;
-  uint64_t threshold;
+  uint64_t threshold, used, used_high; // use as asked for, not as packed
   int reuse[4];
   struct pool *next;
 };
@@ -596,8 +603,10 @@ static void pool_end(struct pool *p) {
   obj_free(p);
 }
 
-void pool_free_now(struct pool *p, struct chunk *c, uintptr_t base, size_t span) {
-  heap_give(&p->heap, c, base, span);
+static void pool_release(struct alloc *a) {
+  struct pool *p = a->pool;
+  heap_give(&p->heap, a->chunk, a->base, a->span);
+  p->used -= a->size;
   pool_end(p);
 }
 
@@ -668,6 +677,7 @@ EXPORT CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *props)
     LEAVE(CUDA_ERROR_INVALID_VALUE);
   if (props->location.id < 0 || props->location.id >= drv.set.devices)
     LEAVE(CUDA_ERROR_INVALID_DEVICE);
+  NEED_UNCAPTURED();
   struct pool *p = pool_new(props->location.id);
   if (p == NULL)
     LEAVE(CUDA_ERROR_OUT_OF_MEMORY);
@@ -709,8 +719,8 @@ EXPORT CUresult cuMemPoolGetAttribute(CUmemoryPool pool, int attr, void *value) 
   case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD: *(uint64_t *)value = p->threshold; break;
   case CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT: *(uint64_t *)value = p->heap.reserved; break;
   case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH: *(uint64_t *)value = p->heap.reserved_high; break;
-  case CU_MEMPOOL_ATTR_USED_MEM_CURRENT: *(uint64_t *)value = p->heap.used; break;
-  case CU_MEMPOOL_ATTR_USED_MEM_HIGH: *(uint64_t *)value = p->heap.used_high; break;
+  case CU_MEMPOOL_ATTR_USED_MEM_CURRENT: *(uint64_t *)value = p->used; break;
+  case CU_MEMPOOL_ATTR_USED_MEM_HIGH: *(uint64_t *)value = p->used_high; break;
   default: LEAVE(CUDA_ERROR_INVALID_VALUE);
   }
   LEAVE(CUDA_SUCCESS);
@@ -728,7 +738,7 @@ EXPORT CUresult cuMemPoolSetAttribute(CUmemoryPool pool, int attr, void *value) 
   case CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES: p->reuse[attr] = *(int *)value; break;
   case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD: p->threshold = *(uint64_t *)value; break;
   case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH: p->heap.reserved_high = p->heap.reserved; break;
-  case CU_MEMPOOL_ATTR_USED_MEM_HIGH: p->heap.used_high = p->heap.used; break;
+  case CU_MEMPOOL_ATTR_USED_MEM_HIGH: p->used_high = p->used; break;
   default: LEAVE(CUDA_ERROR_INVALID_VALUE);
   }
   LEAVE(CUDA_SUCCESS);
@@ -744,16 +754,23 @@ static CUresult alloc_async(enum fn_id fn, bool pt, CUdeviceptr *ptr, size_t byt
   ENTER(fn);
   NEED(ptr);
   NEED_STREAM(c, s, stream, pt);
-  if (s->ctx != c)
-    LEAVE(CUDA_ERROR_INVALID_HANDLE);
   struct pool *p = own ? pool_get(pool) : current_pool(c->device);
-  if (p == NULL || bytes == 0)
+  if (p == NULL)
     LEAVE(CUDA_ERROR_INVALID_VALUE);
+  if (s->cap == NULL)
+    NEED_UNCAPTURED();
+  if (bytes == 0) {
+    *ptr = 0;
+    LEAVE(CUDA_SUCCESS);
+  }
   struct alloc *a;
   CUresult r = alloc_heap(c, &p->heap, A_POOL, bytes, &a);
   if (r != CUDA_SUCCESS)
     LEAVE(r);
   a->pool = p;
+  p->used += bytes;
+  if (p->used > p->used_high)
+    p->used_high = p->used;
   struct work w = {.kind = W_NOP};
   if (s->cap != NULL) {
     // A captured allocation gets its address now and keeps it for every
@@ -809,12 +826,13 @@ PAIR(cuMemAllocFromPoolAsync, _ptsz, (CUdeviceptr *ptr, size_t bytes, CUmemoryPo
 static CUresult do_cuMemFreeAsync(enum fn_id fn, bool pt, CUdeviceptr ptr, CUstream stream) {
   ENTER(fn);
   NEED_STREAM(c, s, stream, pt);
-  if (s->ctx != c)
-    LEAVE(CUDA_ERROR_INVALID_HANDLE);
+  if (s->cap == NULL)
+    NEED_UNCAPTURED();
+  if (ptr == 0)
+    LEAVE(CUDA_SUCCESS);
+  // Plain memory may be freed in stream order too.
   struct alloc *a = alloc_exact((uintptr_t)ptr);
-  if (a == NULL || (a->type != A_POOL && a->type != A_GRAPH))
-    LEAVE(CUDA_ERROR_INVALID_VALUE);
-  if (a->freed)
+  if (a == NULL || (a->type != A_POOL && a->type != A_GRAPH && a->type != A_DEVICE && a->type != A_MANAGED) || a->freed)
     LEAVE(CUDA_ERROR_INVALID_VALUE);
   log_line(fn, s, " ptr=0x%llx bytes=%zu", ptr, a->size);
   if (s->cap != NULL) {
@@ -828,13 +846,8 @@ static CUresult do_cuMemFreeAsync(enum fn_id fn, bool pt, CUdeviceptr ptr, CUstr
     a->freed = true;
     LEAVE(CUDA_SUCCESS);
   }
-  struct pool *p = a->pool;
-  struct work w = {.kind = W_FREE, .u.f = {.pool = p, .chunk = a->chunk, .base = a->base, .span = a->span}};
-  CUresult r = submit(s, &w, NULL);
-  if (r != CUDA_SUCCESS)
-    LEAVE(r);
   alloc_remove(a);
-  free(a);
-  LEAVE(CUDA_SUCCESS);
+  struct work w = {.kind = W_FREE, .u.f.alloc = a};
+  LEAVE(submit(s, &w, NULL));
 }
 PAIR(cuMemFreeAsync, _ptsz, (CUdeviceptr ptr, CUstream stream), (ptr, stream))

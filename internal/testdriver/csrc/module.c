@@ -20,6 +20,7 @@ struct function {
   struct obj o;
   struct module *mod;
   struct fninfo *info; // of mod->ptx
+  int max_shared;      // dynamic; launches with more are refused
 };
 
 struct library {
@@ -124,7 +125,7 @@ static CUresult module_load(enum fn_id fn, CUmodule *module, const void *image, 
   if (n > 0 && (options == NULL || values == NULL))
     LEAVE(CUDA_ERROR_INVALID_VALUE);
   NEED_CONTEXT(c);
-  NEED_UNCAPTURED();
+  ctx_sync(c); // as measured; a capture elsewhere does not mind
   CUresult r;
   char err[512] = "";
   struct ptx *p = image_parse(image, &r, err, sizeof err);
@@ -154,7 +155,7 @@ EXPORT CUresult cuModuleLoad(CUmodule *module, const char *path) {
   NEED(module);
   NEED(path);
   NEED_CONTEXT(c);
-  NEED_UNCAPTURED();
+  ctx_sync(c);
   FILE *f = fopen(path, "rbe");
   if (f == NULL)
     LEAVE(CUDA_ERROR_FILE_NOT_FOUND);
@@ -182,7 +183,6 @@ EXPORT CUresult cuModuleLoad(CUmodule *module, const char *path) {
 EXPORT CUresult cuModuleUnload(CUmodule module) {
   ENTER(FN_cuModuleUnload);
   NEED_CONTEXT(c);
-  (void)c;
   struct module *m = obj_get(module, K_MODULE);
   if (m == NULL || m->lib != NULL)
     LEAVE(CUDA_ERROR_INVALID_HANDLE);
@@ -206,6 +206,7 @@ static struct function *module_function(struct module *m, size_t i) {
       return NULL;
     f->mod = m;
     f->info = m->ptx->fns[i];
+    f->max_shared = 49152;
     m->fns[i] = f;
   }
   return m->fns[i];
@@ -222,8 +223,6 @@ EXPORT CUresult cuModuleGetFunction(CUfunction *fn, CUmodule module, const char 
   ENTER(FN_cuModuleGetFunction);
   NEED(fn);
   NEED(name);
-  NEED_CONTEXT(c);
-  (void)c;
   struct module *m = obj_get(module, K_MODULE);
   if (m == NULL)
     LEAVE(CUDA_ERROR_INVALID_HANDLE);
@@ -277,8 +276,6 @@ static CUresult module_global(struct module *m, CUdeviceptr *ptr, size_t *bytes,
 EXPORT CUresult cuModuleGetGlobal_v2(CUdeviceptr *ptr, size_t *bytes, CUmodule module, const char *name) {
   ENTER(FN_cuModuleGetGlobal_v2);
   NEED(name);
-  NEED_CONTEXT(c);
-  (void)c;
   struct module *m = obj_get(module, K_MODULE);
   LEAVE(m == NULL ? CUDA_ERROR_INVALID_HANDLE : module_global(m, ptr, bytes, name));
 }
@@ -302,7 +299,6 @@ EXPORT CUresult cuLibraryLoadData(CUlibrary *lib, const void *code, int *jitOpti
   (void)nLib;
   if (nJit > 0 && (jitOptions == NULL || jitValues == NULL))
     LEAVE(CUDA_ERROR_INVALID_VALUE);
-  NEED_UNCAPTURED();
   CUresult r;
   char err[512] = "";
   struct ptx *p = image_parse(code, &r, err, sizeof err);
@@ -471,46 +467,51 @@ EXPORT CUresult cuKernelGetLibrary(CUlibrary *lib, CUkernel kernel) {
 
 // Functions ------------------------------------------------------------------------------
 
-// info_of takes what may stand for a function in the driver's interface: a
-// function, or a kernel of a library.
-static struct fninfo *info_of(const void *h) {
+// Launches take a kernel of a library for a function, questions do not.
+static struct fninfo *info_of(CUfunction h) {
   struct function *f = obj_get(h, K_FUNCTION);
-  if (f != NULL)
-    return f->info;
+  return f != NULL ? f->info : NULL;
+}
+
+static struct fninfo *info_of_kernel(CUkernel h) {
   struct kernel *k = obj_get(h, K_KERNEL);
   return k != NULL ? k->lib->ptx->fns[k->index] : NULL;
 }
 
-static CUresult get_name(enum fn_id fn, const char **name, const void *h) {
-  ENTER(fn);
-  NEED(name);
-  struct fninfo *f = info_of(h);
+static CUresult get_name(const char **name, struct fninfo *f) {
+  if (name == NULL)
+    return CUDA_ERROR_INVALID_VALUE;
   if (f == NULL)
-    LEAVE(CUDA_ERROR_INVALID_HANDLE);
+    return CUDA_ERROR_INVALID_HANDLE;
   *name = f->name;
-  LEAVE(CUDA_SUCCESS);
+  return CUDA_SUCCESS;
 }
-EXPORT CUresult cuFuncGetName(const char **name, CUfunction fn) { return get_name(FN_cuFuncGetName, name, fn); }
-EXPORT CUresult cuKernelGetName(const char **name, CUkernel k) { return get_name(FN_cuKernelGetName, name, k); }
+EXPORT CUresult cuFuncGetName(const char **name, CUfunction fn) {
+  ENTER(FN_cuFuncGetName);
+  LEAVE(get_name(name, info_of(fn)));
+}
+EXPORT CUresult cuKernelGetName(const char **name, CUkernel k) {
+  ENTER(FN_cuKernelGetName);
+  LEAVE(get_name(name, info_of_kernel(k)));
+}
 
-static CUresult param_info(enum fn_id fn, const void *h, size_t index, size_t *offset, size_t *size) {
-  ENTER(fn);
-  NEED(offset);
-  struct fninfo *f = info_of(h);
+static CUresult param_info(struct fninfo *f, size_t index, size_t *offset, size_t *size) {
   if (f == NULL)
-    LEAVE(CUDA_ERROR_INVALID_HANDLE);
-  if (index >= f->nparams)
-    LEAVE(CUDA_ERROR_INVALID_VALUE);
+    return CUDA_ERROR_INVALID_HANDLE;
+  if (offset == NULL || index >= f->nparams)
+    return CUDA_ERROR_INVALID_VALUE;
   *offset = f->offset[index];
   if (size != NULL)
     *size = f->size[index];
-  LEAVE(CUDA_SUCCESS);
+  return CUDA_SUCCESS;
 }
 EXPORT CUresult cuFuncGetParamInfo(CUfunction fn, size_t index, size_t *offset, size_t *size) {
-  return param_info(FN_cuFuncGetParamInfo, fn, index, offset, size);
+  ENTER(FN_cuFuncGetParamInfo);
+  LEAVE(param_info(info_of(fn), index, offset, size));
 }
 EXPORT CUresult cuKernelGetParamInfo(CUkernel k, size_t index, size_t *offset, size_t *size) {
-  return param_info(FN_cuKernelGetParamInfo, k, index, offset, size);
+  ENTER(FN_cuKernelGetParamInfo);
+  LEAVE(param_info(info_of_kernel(k), index, offset, size));
 }
 
 EXPORT CUresult cuFuncGetModule(CUmodule *module, CUfunction fn) {
@@ -526,7 +527,8 @@ EXPORT CUresult cuFuncGetModule(CUmodule *module, CUfunction fn) {
 EXPORT CUresult cuFuncGetAttribute(int *value, int attrib, CUfunction fn) {
   ENTER(FN_cuFuncGetAttribute);
   NEED(value);
-  if (info_of(fn) == NULL)
+  struct function *f = obj_get(fn, K_FUNCTION);
+  if (f == NULL)
     LEAVE(CUDA_ERROR_INVALID_HANDLE);
   if (attrib < 0 || attrib >= CU_FUNC_ATTRIBUTE_MAX)
     LEAVE(CUDA_ERROR_INVALID_VALUE);
@@ -535,7 +537,7 @@ EXPORT CUresult cuFuncGetAttribute(int *value, int attrib, CUfunction fn) {
   case CU_FUNC_ATTRIBUTE_NUM_REGS: *value = 32; break;
   case CU_FUNC_ATTRIBUTE_PTX_VERSION:
   case CU_FUNC_ATTRIBUTE_BINARY_VERSION: *value = 90; break;
-  case CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES: *value = 49152; break;
+  case CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES: *value = f->max_shared; break;
   case CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT: *value = -1; break;
   default: *value = 0; break;
   }
@@ -544,12 +546,15 @@ EXPORT CUresult cuFuncGetAttribute(int *value, int attrib, CUfunction fn) {
 
 EXPORT CUresult cuFuncSetAttribute(CUfunction fn, int attrib, int value) {
   ENTER(FN_cuFuncSetAttribute);
-  (void)value;
-  if (info_of(fn) == NULL)
+  struct function *f = obj_get(fn, K_FUNCTION);
+  if (f == NULL)
     LEAVE(CUDA_ERROR_INVALID_HANDLE);
-  LEAVE(attrib == CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES || attrib == CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT
-            ? CUDA_SUCCESS
-            : CUDA_ERROR_INVALID_VALUE);
+  if (attrib == CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT)
+    LEAVE(CUDA_SUCCESS);
+  if (attrib != CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES || value < 0 || value > 232448)
+    LEAVE(CUDA_ERROR_INVALID_VALUE);
+  f->max_shared = value;
+  LEAVE(CUDA_SUCCESS);
 }
 
 EXPORT CUresult cuFuncIsLoaded(int *state, CUfunction fn) {
@@ -618,10 +623,11 @@ static CUresult gather(const struct fninfo *f, void **params, void **extra, unsi
       if (r != CUDA_SUCCESS)
         break;
     }
-    if (buf == NULL || size == NULL || *size < f->bytes)
+    // A buffer shorter than the parameters is taken as it is, as measured.
+    if (buf == NULL || size == NULL)
       r = CUDA_ERROR_INVALID_VALUE;
     else
-      memcpy(blob, buf, f->bytes);
+      memcpy(blob, buf, *size < f->bytes ? *size : f->bytes);
   } else {
     for (size_t i = 0; i < f->nparams && r == CUDA_SUCCESS; i++) {
       if (params == NULL || params[i] == NULL)
@@ -638,12 +644,12 @@ static CUresult gather(const struct fninfo *f, void **params, void **extra, unsi
   return CUDA_SUCCESS;
 }
 
-static bool shape_ok(const unsigned g[3], const unsigned b[3], unsigned shared) {
+static bool shape_ok(const unsigned g[3], const unsigned b[3]) {
   for (int i = 0; i < 3; i++)
     if (g[i] == 0 || b[i] == 0)
       return false;
   return g[0] <= 2147483647u && g[1] <= 65535 && g[2] <= 65535 && b[0] <= 1024 && b[1] <= 1024 && b[2] <= 64 &&
-         b[0] * b[1] * b[2] <= 1024 && shared <= 232448;
+         b[0] * b[1] * b[2] <= 1024;
 }
 
 // kernel_work makes the work of a launch in context c.
@@ -661,7 +667,7 @@ CUresult kernel_work(struct context *c, CUfunction h, const unsigned grid[3], co
   }
   if (f->mod->ctx != c)
     return CUDA_ERROR_INVALID_HANDLE;
-  if (!shape_ok(grid, block, shared))
+  if (!shape_ok(grid, block) || shared > (unsigned)f->max_shared)
     return CUDA_ERROR_INVALID_VALUE;
   *w = (struct work){.kind = W_KERNEL, .dur_ns = -1};
   CUresult r = gather(f->info, params, extra, &w->u.k.blob);
@@ -694,8 +700,6 @@ static CUresult launch(enum fn_id fn, bool pt, CUfunction h, const unsigned grid
                        unsigned shared, CUstream stream, void **params, void **extra, bool cooperative) {
   ENTER(fn);
   NEED_STREAM(c, s, stream, pt);
-  if (s->ctx != c)
-    LEAVE(CUDA_ERROR_INVALID_HANDLE);
   struct work w;
   CUresult r = kernel_work(c, h, grid, block, shared, params, extra, &w);
   if (r != CUDA_SUCCESS)

@@ -14,19 +14,15 @@ struct proc {
 static const struct proc procs[] = {
 #define F(sym, base, ver) {#base, #sym, ver, FNPTR(sym), FNPTR(sym)},
 #define S(sym, sfx, base, ver) {#base, #sym, ver, FNPTR(sym), FNPTR(sym##sfx)},
-#define A(base, ver, sym) {#base, #sym, ver, FNPTR(sym), FNPTR(sym)},
-#define AS(base, ver, sym, sfx) {#base, #sym, ver, FNPTR(sym), FNPTR(sym##sfx)},
 #include "functions.h"
 #undef F
 #undef S
-#undef A
-#undef AS
 };
 
 static CUresult get_proc(const char *symbol, void **pfn, int version, uint64_t flags, int *status) {
-  if (symbol == NULL || pfn == NULL || flags > CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM)
+  const uint64_t known_flags = CU_GET_PROC_ADDRESS_LEGACY_STREAM | CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM;
+  if (symbol == NULL || pfn == NULL || flags & ~known_flags || version > DRIVER_VERSION)
     return CUDA_ERROR_INVALID_VALUE;
-  *pfn = NULL;
   const struct proc *best = NULL;
   bool known = false;
   for (size_t i = 0; i < sizeof procs / sizeof procs[0]; i++) {
@@ -43,7 +39,7 @@ static CUresult get_proc(const char *symbol, void **pfn, int version, uint64_t f
                            : CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
   if (best == NULL)
     return CUDA_ERROR_NOT_FOUND;
-  *pfn = flags == CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM ? best->per_thread : best->legacy;
+  *pfn = flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM ? best->per_thread : best->legacy;
   return CUDA_SUCCESS;
 }
 
@@ -54,7 +50,16 @@ EXPORT CUresult cuGetProcAddress(const char *symbol, void **pfn, int version, ui
 
 EXPORT CUresult cuGetProcAddress_v2(const char *symbol, void **pfn, int version, uint64_t flags, int *status) {
   ENTER(FN_cuGetProcAddress_v2);
-  LEAVE(get_proc(symbol, pfn, version, flags, status));
+  // Not to be found is no error here: the status says it, and the pointer.
+  int st = CU_GET_PROC_ADDRESS_SUCCESS;
+  CUresult r = get_proc(symbol, pfn, version, flags, &st);
+  if (r == CUDA_ERROR_NOT_FOUND) {
+    *pfn = NULL;
+    r = CUDA_SUCCESS;
+  }
+  if (r == CUDA_SUCCESS && status != NULL)
+    *status = st;
+  LEAVE(r);
 }
 
 static const struct {

@@ -405,8 +405,10 @@ struct ptx *ptx_parse(const char *text, CUresult *r, char *err, size_t errlen) {
   }
   p->refs = 1;
   next(&l);
-  if (!is(&l, ".version"))
-    fail(&l, "no .version at the beginning");
+  if (!is(&l, ".version")) {
+    *r = CUDA_ERROR_INVALID_IMAGE;
+    fail(&l, "this is no PTX: no .version at the beginning");
+  }
   next(&l);
   if (!l.failed && strtod(l.tok, NULL) > 9.0) {
     *r = CUDA_ERROR_UNSUPPORTED_PTX_VERSION;
@@ -422,7 +424,6 @@ struct ptx *ptx_parse(const char *text, CUresult *r, char *err, size_t errlen) {
   if (!l.failed && sscanf(l.tok, "sm_%d", &sm) != 1)
     fail(&l, "\"%s\" is no target", l.tok);
   if (!l.failed && sm > 90) {
-    *r = CUDA_ERROR_NO_BINARY_FOR_GPU;
     fail(&l, ".target %s is newer than this device (sm_90)", l.tok);
   }
   while (!l.end && !l.failed) {

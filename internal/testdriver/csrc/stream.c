@@ -73,6 +73,9 @@ void work_clear(struct work *w) {
   case W_COPY:
     free(w->u.c.staged);
     break;
+  case W_FREE:
+    free(w->u.f.alloc);
+    break;
   case W_GRAPH:
     if (w->u.g.recs != NULL)
       for (struct op **r = w->u.g.recs; *r != NULL; r++)
@@ -187,7 +190,6 @@ void work_run(struct work *w, CUresult status) {
   }
 }
 
-// Only host code takes as long as it takes; the time of all else is set.
 static bool work_is_host(const struct work *w) { return w->kind == W_HOST || w->kind == W_CALLBACK; }
 
 static bool work_has_body(const struct work *w) {
@@ -196,92 +198,130 @@ static bool work_has_body(const struct work *w) {
 
 // Workers ------------------------------------------------------------------------------
 
-// stream_wait_until lets the real clock reach t and returns t, or the moment
-// of release if the stream was stalled meanwhile: work that hung ended late.
-static int64_t stream_wait_until(struct stream *s, int64_t t) {
-  bool stalled = false;
+// sleep_until lets time pass until t, or less: the caller looks again. It may
+// release the lock.
+static void sleep_until(struct stream *s, int64_t t, int64_t now) {
+  if (t - now < 3000) {
+    // Shorter than a sleep's own error: spin, but let others at the lock.
+    pthread_mutex_unlock(&drv.lock);
+    while (mono_ns() < t) {
+    }
+    pthread_mutex_lock(&drv.lock);
+    return;
+  }
+  struct timespec ts = {t / 1000000000, t % 1000000000};
+  pthread_cond_timedwait(&s->cv, &drv.lock, &ts);
+}
+
+static bool stream_held(const struct stream *s) { return s->stalled && drv.set.sticky == CUDA_SUCCESS; }
+
+// run_body does what there is to do besides passing time, without the lock. A
+// context that faulted runs nothing more, except for callbacks, which are told.
+static void run_body(struct work *w) {
+  CUresult status = drv.set.sticky;
+  if (status != CUDA_SUCCESS && w->kind != W_CALLBACK)
+    return;
+  pthread_mutex_unlock(&drv.lock);
+  work_run(w, status);
+  pthread_mutex_lock(&drv.lock);
+}
+
+// stream_do does one node of a graph that may begin at start and returns when,
+// in virtual time, it ended. Only the stream's worker calls it.
+int64_t stream_do(struct stream *s, struct work *w, int64_t start) {
+  int64_t end = start + (w->dur_ns >= 0 ? w->dur_ns : work_duration(w));
+  bool ran = !work_has_body(w);
   for (;;) {
-    if (drv.set.sticky != CUDA_SUCCESS)
-      return t;
-    if (s->stalled) {
-      stalled = true;
+    if (stream_held(s)) {
       pthread_cond_wait(&s->cv, &drv.lock);
+      int64_t now = mono_ns();
+      if (!stream_held(s) && now > end)
+        end = now; // what hung ended late
       continue;
     }
     int64_t now = mono_ns();
-    if (now >= t)
-      return stalled && now > t ? now : t;
-    if (t - now < 3000) {
-      // Shorter than a sleep's own error: spin, but let others at the lock.
-      pthread_mutex_unlock(&drv.lock);
-      while (mono_ns() < t) {
-      }
-      pthread_mutex_lock(&drv.lock);
+    if (now < end && drv.set.sticky == CUDA_SUCCESS) {
+      sleep_until(s, end, now);
       continue;
     }
-    struct timespec ts = {t / 1000000000, t % 1000000000};
-    pthread_cond_timedwait(&s->cv, &drv.lock, &ts);
+    if (ran)
+      return end;
+    run_body(w);
+    ran = true;
+    now = mono_ns();
+    if (work_is_host(w) && now > end)
+      end = now;
   }
 }
 
-// stream_do completes one piece of work that may begin at start and returns
-// when, in virtual time, it ended.
-int64_t stream_do(struct stream *s, struct work *w, int64_t start) {
-  int64_t dur = w->dur_ns >= 0 ? w->dur_ns : work_duration(w);
-  int64_t end = stream_wait_until(s, start + dur);
-  if (work_has_body(w)) {
-    CUresult status = drv.set.sticky;
-    // A context that faulted runs nothing more, except for callbacks, which
-    // are told.
-    if (status == CUDA_SUCCESS || w->kind == W_CALLBACK) {
-      pthread_mutex_unlock(&drv.lock);
-      work_run(w, status);
-      pthread_mutex_lock(&drv.lock);
-    }
-    if (work_is_host(w)) {
-      int64_t now = mono_ns();
-      if (now > end)
-        end = now;
-    }
-    // A stall that began while the body ran holds its completion too.
-    end = stream_wait_until(s, end);
-  }
-  return end;
-}
+// op_schedule fixes when the head of a queue begins and ends. It can't while
+// something that it depends on is not over.
+static void stream_pump_depth(struct stream *s, int depth);
 
-static void stream_step(struct stream *s, struct op *op) {
-  while (s->stalled && drv.set.sticky == CUDA_SUCCESS)
-    pthread_cond_wait(&s->cv, &drv.lock);
-  int64_t start = op->enq_ns + drv.set.latency_ns;
-  if (op->w.kind == W_NOP || op->w.kind == W_WAIT)
-    start = op->enq_ns; // markers are the model's own and cost nothing
+static bool op_schedule(struct stream *s, struct op *op, int depth) {
+  if (op->scheduled)
+    return true;
+  for (size_t i = 0; i < op->ndeps; i++) {
+    struct op *d = op->deps[i];
+    if (!d->done && d->stream != NULL && depth > 0)
+      stream_pump_depth(d->stream, depth - 1);
+    if (!d->done)
+      return false;
+  }
+  int64_t start = op->enq_ns;
+  if (op->w.kind != W_NOP && op->w.kind != W_WAIT)
+    start += drv.set.latency_ns; // markers are the model's own and cost nothing
   if (s->free_ns > start)
     start = s->free_ns;
   for (size_t i = 0; i < op->ndeps; i++) {
-    op_wait(op->deps[i]);
     if (op->deps[i]->end_ns > start)
       start = op->deps[i]->end_ns;
     op_unref(op->deps[i]);
-    op->deps[i] = NULL;
   }
   op->ndeps = 0;
   if (op->w.kind == W_KERNEL && s->after_record)
     start += drv.set.after_record_ns;
-  int64_t end;
-  if (op->w.kind == W_GRAPH)
-    end = exec_run(s, op, start);
-  else
-    end = stream_do(s, &op->w, start);
-  if (op->w.kind == W_FREE)
-    pool_free_now(op->w.u.f.pool, op->w.u.f.chunk, op->w.u.f.base, op->w.u.f.span);
+  op->start_ns = start;
+  op->end_ns = start + (op->w.kind == W_GRAPH ? 0 : op->w.dur_ns);
+  op->scheduled = true;
+  return true;
+}
+
+// stream_retire completes the head of the queue.
+static void stream_retire(struct stream *s, struct op *op) {
+  if (op->w.kind == W_FREE) {
+    alloc_release(op->w.u.f.alloc);
+    op->w.u.f.alloc = NULL;
+  }
   if (op->w.kind != W_NOP && op->w.kind != W_WAIT)
     s->after_record = op->timed;
-  op->end_ns = end;
   if (op->timed)
-    op->stamp_ns = gpu_stamp_ns(end);
-  if (end > s->free_ns)
-    s->free_ns = end;
+    op->stamp_ns = gpu_stamp_ns(op->end_ns);
+  if (op->end_ns > s->free_ns)
+    s->free_ns = op->end_ns;
+  s->head = op->next;
+  if (s->head == NULL)
+    s->tail = NULL;
+  op->stream = NULL;
+  op_complete(op);
+  op_unref(op);
 }
+
+// stream_pump completes what is over by now and has nothing to run. Whoever
+// asks about a stream or an event calls it, so that the answer follows the
+// clock and not how soon a busy machine lets the worker run.
+static void stream_pump_depth(struct stream *s, int depth) {
+  while (s->head != NULL && !s->running && !stream_held(s)) {
+    struct op *op = s->head;
+    if (op->w.kind == W_GRAPH || (work_has_body(&op->w) && !op->ran) || !op_schedule(s, op, depth))
+      return;
+    if (mono_ns() < op->end_ns && drv.set.sticky == CUDA_SUCCESS)
+      return;
+    stream_retire(s, op);
+  }
+}
+
+void stream_pump(struct stream *s) { stream_pump_depth(s, 4); }
 
 static void stream_destroy(struct stream *s) {
   if (s->ctx != NULL) {
@@ -301,20 +341,53 @@ static void *worker(void *arg) {
   prctl(PR_SET_NAME, "lt-testdriver", 0UL, 0UL, 0UL);
   pthread_mutex_lock(&drv.lock);
   for (;;) {
-    while (s->head == NULL && !s->closing) {
+    struct op *op = s->head;
+    if (op == NULL) {
+      if (s->closing)
+        break;
       s->idle = true;
       pthread_cond_wait(&s->cv, &drv.lock);
       s->idle = false;
+      continue;
     }
-    struct op *op = s->head;
-    if (op == NULL)
-      break;
-    stream_step(s, op);
-    s->head = op->next;
-    if (s->head == NULL)
-      s->tail = NULL;
-    op_complete(op);
-    op_unref(op);
+    if (stream_held(s)) {
+      pthread_cond_wait(&s->cv, &drv.lock);
+      continue;
+    }
+    // From here on, whenever the lock was released, look afresh: somebody may
+    // have pumped.
+    if (!op_schedule(s, op, 4)) {
+      struct op *d = NULL;
+      for (size_t i = 0; d == NULL; i++)
+        if (!op->deps[i]->done)
+          d = op_ref(op->deps[i]);
+      op_wait(d);
+      op_unref(d);
+      continue;
+    }
+    if (op->w.kind == W_GRAPH) {
+      s->running = true;
+      op->end_ns = exec_run(s, op, op->start_ns);
+      s->running = false;
+      stream_retire(s, op);
+      continue;
+    }
+    int64_t now = mono_ns();
+    if (now < op->end_ns && drv.set.sticky == CUDA_SUCCESS) {
+      sleep_until(s, op->end_ns, now);
+      continue;
+    }
+    if (work_has_body(&op->w) && !op->ran) {
+      s->running = true;
+      run_body(&op->w);
+      s->running = false;
+      op->ran = true;
+      now = mono_ns();
+      if (work_is_host(&op->w) && now > op->end_ns)
+        op->end_ns = now; // only host code takes as long as it takes
+      continue;
+    }
+    stream_retire(s, op);
   }
   stream_destroy(s);
   pthread_mutex_unlock(&drv.lock);
@@ -357,6 +430,7 @@ static CUresult op_enqueue(struct stream *s, struct op *op) {
   if (!ok)
     return CUDA_ERROR_OUT_OF_MEMORY;
   op->enq_ns = mono_ns();
+  op->stream = s;
   if (s->tail != NULL)
     s->tail->next = op;
   else
@@ -472,22 +546,24 @@ static struct stream *per_thread_stream(struct context *c) {
   return s;
 }
 
-CUresult stream_resolve(CUstream h, bool per_thread, struct context *c, struct stream **out) {
+CUresult stream_resolve(CUstream h, bool per_thread, struct stream **out) {
   if (h == NULL)
     h = per_thread ? CU_STREAM_PER_THREAD : CU_STREAM_LEGACY;
-  if (h == CU_STREAM_LEGACY) {
-    *out = c->legacy;
-    return CUDA_SUCCESS;
-  }
-  if (h == CU_STREAM_PER_THREAD) {
-    *out = per_thread_stream(c);
+  if (h == CU_STREAM_LEGACY || h == CU_STREAM_PER_THREAD) {
+    CUresult r;
+    struct context *c = ctx_current(&r);
+    if (c == NULL)
+      return r;
+    *out = h == CU_STREAM_LEGACY ? c->legacy : per_thread_stream(c);
     return *out != NULL ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
   }
   struct stream_handle *sh = obj_get(h, K_STREAM);
   if (sh == NULL)
     return CUDA_ERROR_INVALID_HANDLE;
+  if (sh->s->ctx->destroying)
+    return CUDA_ERROR_CONTEXT_IS_DESTROYED;
   *out = sh->s;
-  return CUDA_SUCCESS;
+  return drv.set.sticky;
 }
 
 static CUresult stream_create(enum fn_id fn, CUstream *stream, unsigned flags, int priority) {
@@ -518,7 +594,6 @@ EXPORT CUresult cuStreamCreateWithPriority(CUstream *stream, unsigned flags, int
 EXPORT CUresult cuStreamDestroy_v2(CUstream stream) {
   ENTER(FN_cuStreamDestroy_v2);
   NEED_STREAM(c, s, stream, false);
-  (void)c;
   if (s->handle == NULL)
     LEAVE(CUDA_ERROR_INVALID_HANDLE); // the default streams stay
   stream_close(s);
@@ -527,12 +602,17 @@ EXPORT CUresult cuStreamDestroy_v2(CUstream stream) {
 
 // The legacy stream stands for all blocking streams of its context.
 static bool stream_busy(struct stream *s) {
+  stream_pump(s);
   if (s->tail != NULL)
     return true;
   if (s->legacy)
-    for (struct stream *t = s->ctx->streams; t != NULL; t = t->next)
-      if (stream_blocking(t) && t->tail != NULL)
+    for (struct stream *t = s->ctx->streams; t != NULL; t = t->next) {
+      if (!stream_blocking(t))
+        continue;
+      stream_pump(t);
+      if (t->tail != NULL)
         return true;
+    }
   return false;
 }
 
@@ -550,7 +630,6 @@ static CUresult stream_conflict(struct stream *s) {
 static CUresult do_cuStreamSynchronize(enum fn_id fn, bool pt, CUstream stream) {
   ENTER(fn);
   NEED_STREAM(c, s, stream, pt);
-  (void)c;
   CUresult r = stream_conflict(s);
   if (r != CUDA_SUCCESS)
     LEAVE(r);
@@ -576,7 +655,6 @@ PAIR(cuStreamSynchronize, _ptsz, (CUstream stream), (stream))
 static CUresult do_cuStreamQuery(enum fn_id fn, bool pt, CUstream stream) {
   ENTER(fn);
   NEED_STREAM(c, s, stream, pt);
-  (void)c;
   CUresult r = stream_conflict(s);
   if (r != CUDA_SUCCESS)
     LEAVE(r);
@@ -584,16 +662,23 @@ static CUresult do_cuStreamQuery(enum fn_id fn, bool pt, CUstream stream) {
 }
 PAIR(cuStreamQuery, _ptsz, (CUstream stream), (stream))
 
+// Asking a capturing stream for its id or its flags spoils the capture, as
+// measured; asking for its context or its priority does not.
+static CUresult stream_touch(struct stream *s) {
+  if (s->cap != NULL) {
+    capture_invalidate(s->cap);
+    return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+  }
+  return s->legacy ? capture_implicit(s->ctx, true) : CUDA_SUCCESS;
+}
+
 static CUresult do_cuStreamGetId(enum fn_id fn, bool pt, CUstream stream, unsigned long long *id) {
   ENTER(fn);
   NEED(id);
   NEED_STREAM(c, s, stream, pt);
-  (void)c;
-  if (s->cap != NULL) {
-    // As measured: asking a capturing stream for its id spoils the capture.
-    capture_invalidate(s->cap);
-    LEAVE(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
-  }
+  CUresult r = stream_touch(s);
+  if (r != CUDA_SUCCESS)
+    LEAVE(r);
   *id = s->id;
   LEAVE(CUDA_SUCCESS);
 }
@@ -603,7 +688,6 @@ static CUresult do_cuStreamGetCtx(enum fn_id fn, bool pt, CUstream stream, CUcon
   ENTER(fn);
   NEED(ctx);
   NEED_STREAM(c, s, stream, pt);
-  (void)c;
   *ctx = (CUcontext)s->ctx;
   LEAVE(CUDA_SUCCESS);
 }
@@ -613,7 +697,6 @@ static CUresult do_cuStreamGetDevice(enum fn_id fn, bool pt, CUstream stream, CU
   ENTER(fn);
   NEED(dev);
   NEED_STREAM(c, s, stream, pt);
-  (void)c;
   *dev = s->ctx->device;
   LEAVE(CUDA_SUCCESS);
 }
@@ -623,7 +706,6 @@ static CUresult do_cuStreamGetPriority(enum fn_id fn, bool pt, CUstream stream, 
   ENTER(fn);
   NEED(priority);
   NEED_STREAM(c, s, stream, pt);
-  (void)c;
   *priority = s->priority;
   LEAVE(CUDA_SUCCESS);
 }
@@ -633,7 +715,9 @@ static CUresult do_cuStreamGetFlags(enum fn_id fn, bool pt, CUstream stream, uns
   ENTER(fn);
   NEED(flags);
   NEED_STREAM(c, s, stream, pt);
-  (void)c;
+  CUresult r = stream_touch(s);
+  if (r != CUDA_SUCCESS)
+    LEAVE(r);
   *flags = s->flags;
   LEAVE(CUDA_SUCCESS);
 }
@@ -645,8 +729,6 @@ static CUresult do_cuLaunchHostFunc(enum fn_id fn, bool pt, CUstream stream, CUh
   ENTER(fn);
   NEED(f);
   NEED_STREAM(c, s, stream, pt);
-  if (s->ctx != c)
-    LEAVE(CUDA_ERROR_INVALID_HANDLE);
   struct work w = {.kind = W_HOST, .u.h = {.fn = f, .user = user}};
   log_line(fn, s, " fn=%p", (void *)(uintptr_t)f);
   LEAVE(submit(s, &w, NULL));
@@ -658,8 +740,6 @@ static CUresult do_cuStreamAddCallback(enum fn_id fn, bool pt, CUstream stream, 
   ENTER(fn);
   NEED(f);
   NEED_STREAM(c, s, stream, pt);
-  if (s->ctx != c)
-    LEAVE(CUDA_ERROR_INVALID_HANDLE);
   if (flags != 0)
     LEAVE(CUDA_ERROR_INVALID_VALUE);
   if (s->cap != NULL) {
@@ -676,18 +756,18 @@ PAIR(cuStreamAddCallback, _ptsz, (CUstream stream, CUstreamCallback f, void *use
 
 EXPORT int lt_testdriver_stall_stream(void *stream, int on) {
   pthread_mutex_lock(&drv.lock);
-  CUresult r;
-  struct context *c = ctx_current(&r);
-  struct stream *s = NULL;
-  if (c != NULL)
-    r = stream_resolve(stream, false, c, &s);
+  struct stream *s;
+  CUresult r = stream_resolve(stream, false, &s);
   if (r == CUDA_SUCCESS) {
     s->stalled = on != 0;
     if (!s->stalled) {
-      // What was held back happens from now on, not in the past.
+      // What was held back happens from now on, not in the past; what hung
+      // ends now.
       int64_t now = mono_ns();
       if (s->free_ns < now)
         s->free_ns = now;
+      if (s->head != NULL && s->head->scheduled && s->head->end_ns < now)
+        s->head->end_ns = now;
     }
     pthread_cond_broadcast(&s->cv);
   }

@@ -109,7 +109,6 @@ EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, c
   NEED(prop);
   if (!granular(size) || flags != 0 || !prop_ok(prop))
     LEAVE(CUDA_ERROR_INVALID_VALUE);
-  NEED_UNCAPTURED();
   struct device *d = &drv.dev[prop->location.id];
   if (size > drv.set.total_memory || d->used > drv.set.total_memory - size)
     LEAVE(CUDA_ERROR_OUT_OF_MEMORY);
@@ -149,7 +148,9 @@ EXPORT CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGener
                          unsigned long long flags) {
   ENTER(FN_cuMemMap);
   struct physical *p = physical_get(handle);
-  if (p == NULL || flags != 0 || !granular(size) || ptr % CHUNK_BYTES != 0 || offset % CHUNK_BYTES != 0 ||
+  if (!granular(size))
+    LEAVE(CUDA_ERROR_NOT_SUPPORTED); // as measured
+  if (p == NULL || flags != 0 || ptr % CHUNK_BYTES != 0 || offset % CHUNK_BYTES != 0 ||
       offset > p->size || size > p->size - offset || reserved((uintptr_t)ptr, size) == NULL)
     LEAVE(CUDA_ERROR_INVALID_VALUE);
   for (uintptr_t at = (uintptr_t)ptr; at < ptr + size; at += CHUNK_BYTES)
@@ -184,8 +185,19 @@ static bool whole_mappings(uintptr_t ptr, size_t size) {
   return true;
 }
 
+static bool nothing_mapped(uintptr_t ptr, size_t size) {
+  if (reserved(ptr, size) == NULL)
+    return false;
+  for (uintptr_t at = ptr; at < ptr + size; at += CHUNK_BYTES)
+    if (alloc_find(at) != NULL)
+      return false;
+  return true;
+}
+
 EXPORT CUresult cuMemUnmap(CUdeviceptr ptr, size_t size) {
   ENTER(FN_cuMemUnmap);
+  if (granular(size) && nothing_mapped((uintptr_t)ptr, size))
+    LEAVE(CUDA_SUCCESS); // as measured
   if (!granular(size) || !whole_mappings((uintptr_t)ptr, size))
     LEAVE(CUDA_ERROR_INVALID_VALUE);
   CUresult r;
