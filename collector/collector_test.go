@@ -3,9 +3,11 @@ package collector
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -329,5 +331,54 @@ func TestPacer(t *testing.T) {
 	}
 	if d := p.after(1, 256); d != busyPoll {
 		t.Errorf("busy again %v", d)
+	}
+}
+
+// TestEngineIsKilled: what it had written is read to the end, the step it was in
+// is there, incomplete, and its death is told from an orderly end.
+func TestEngineIsKilled(t *testing.T) {
+	d := ringDir(t)
+	ins := NewInstruments(InstrumentOptions{})
+	k := &keep{}
+	ended := make(chan *Engine, 1)
+	_, stop := start(t, Options{
+		Dir: d, Processor: ProcessorOptions{Instruments: ins, Observers: []Observer{k}},
+		OnEnd: func(e *Engine) { ended <- e },
+	})
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), "LANETRACE_TEST_VICTIM="+d.Path)
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var ee *exec.ExitError
+	if err := cmd.Wait(); !errors.As(err, &ee) || ee.ProcessState.ExitCode() != -1 {
+		t.Fatalf("the victim ended with %v", err)
+	}
+	died := time.Now()
+	var e *Engine
+	select {
+	case e = <-ended:
+	case <-time.After(10 * time.Second):
+		t.Fatal("death not seen within 10 s")
+	}
+	t.Logf("death seen after %v", time.Since(died))
+	stop()
+	if e.State() != EngineDied {
+		t.Errorf("state %v", e.State())
+	}
+	// The victim may have been found alive or dead: only a death that was seen counts.
+	if n := ins.ended[1].Load(); n > 1 || ins.ended[0].Load() != 0 {
+		t.Errorf("%d died, %d ended", n, ins.ended[0].Load())
+	}
+	if len(k.steps) != 6 {
+		t.Fatalf("%d steps, want 6", len(k.steps))
+	}
+	last := briefly(k.steps[5])
+	if last.Number != 6 || last.Incomplete != IncompleteEnded || last.Units != 2 || len(last.Spans) != 1 {
+		t.Errorf("the last step: %+v", last)
+	}
+	a := e.Account()
+	if len(a.Unbalanced()) > 0 || a.Producer.InFlight != 2 || a.Sidecar.Pending != 0 {
+		t.Errorf("account %+v, unbalanced %v", a, a.Unbalanced())
 	}
 }
