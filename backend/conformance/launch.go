@@ -5,6 +5,7 @@ import (
 	"math"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/lanetrace/lanetrace/backend"
 	"github.com/lanetrace/lanetrace/cudaevents"
@@ -218,11 +219,14 @@ func launchAllocs(s *suite, t *testing.T) {
 						}
 					}
 				}
-				for range 6 { // as many in flight at once as there will be
+				// As many in flight at once as there will be.
+				x.spinUntimed(st, 20*time.Millisecond)
+				for range 6 {
 					round()
 				}
 				x.sync(st)
 				x.hub.Harvest()
+				x.spinUntimed(st, 20*time.Millisecond)
 				if n := testing.AllocsPerRun(3, func() { round() }); n != 0 {
 					t.Errorf("20 calls of %s allocate %v times", name, n)
 				}

@@ -88,11 +88,11 @@ func (g *GPU) sleep(s *stream, untilNS int64) {
 	defer g.mu.Lock()
 	d := time.Duration(untilNS - spanring.MonoNS())
 	if d > coarseSleep {
-		t := time.NewTimer(d - coarseSleep/2)
+		s.timer.Reset(d - coarseSleep/2)
 		select {
-		case <-t.C:
+		case <-s.timer.C:
 		case <-s.wake:
-			t.Stop()
+			s.timer.Stop()
 		}
 		return
 	}

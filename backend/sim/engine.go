@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/lanetrace/lanetrace/backend"
 )
@@ -66,8 +67,9 @@ type stream struct {
 	cap     *capture
 	capLast []*node // what the next captured operation depends on
 
-	cond *sync.Cond    // work for the worker
-	wake chan struct{} // ends a long sleep
+	cond  *sync.Cond // work for the worker
+	timer *time.Timer
+	wake  chan struct{} // ends a long sleep
 }
 
 // hold is what keeps a stream from going on.

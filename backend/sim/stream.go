@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/lanetrace/lanetrace/backend"
 )
@@ -22,7 +23,7 @@ func (g *GPU) streamHandle() backend.Stream {
 
 func (g *GPU) startStream(h backend.Stream) *stream {
 	g.lastID++
-	s := &stream{handle: h, id: g.lastID, cond: sync.NewCond(&g.mu), wake: make(chan struct{}, 1)}
+	s := &stream{handle: h, id: g.lastID, cond: sync.NewCond(&g.mu), timer: time.NewTimer(0), wake: make(chan struct{}, 1)}
 	g.byHandle[h] = s
 	g.streams = append(g.streams, s)
 	g.workers.Go(func() { g.work(s) })
