@@ -20,7 +20,7 @@ import (
 )
 
 type demoCmd struct {
-	Listen listenAddr `help:"Where to serve /metrics." default:"127.0.0.1:9478" placeholder:"HOST:PORT"`
+	Listen listenAddr `help:"Where to serve /metrics (default ${default})." default:"127.0.0.1:9478" placeholder:"HOST:PORT"`
 	Dir    string     `help:"Ring directory to play in, made if missing (default: a fresh one in memory, removed at the end)." placeholder:"DIR"`
 	otlpFlags
 	everyFlag
@@ -44,22 +44,21 @@ func (c *demoCmd) Run(a *app) (err error) {
 	ctx, cancel := c.Duration.bound(a.ctx)
 	defer cancel()
 
-	s, err := a.newService(serviceOptions{listen: c.Listen, endpoint: c.OTLPEndpoint, every: c.Every})
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, s.close()) }()
 	dir, remove, err := a.demoDir(c.Dir, f)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, remove()) }()
+	s, err := a.newService(serviceOptions{listen: c.Listen, endpoint: c.OTLPEndpoint, dir: dir, log: a.log.slog(true)})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, s.close()) }()
 
 	s.serve()
 	if err := c.introduce(a, s, dir, f); err != nil {
 		return err
 	}
-	a.warnOfProtocol(c.OTLPEndpoint)
 
 	// The collector outlives the players, so that it reads what they wrote last.
 	reading, stopReading := context.WithCancel(context.WithoutCancel(ctx))
@@ -73,7 +72,7 @@ func (c *demoCmd) Run(a *app) (err error) {
 		defer stopReading()
 		return players.Wait()
 	})
-	g.Go(func() error { return s.read(reading, dir, c.Every) })
+	g.Go(func() error { return s.read(reading, dir, int(c.Every)) })
 	return g.Wait()
 }
 

@@ -14,9 +14,9 @@ import (
 // listenAddr is HOST:PORT.
 type listenAddr string
 
-// Validate implements kong's validation.
-func (l listenAddr) Validate() error {
-	_, port, err := net.SplitHostPort(string(l))
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (l *listenAddr) UnmarshalText(b []byte) error {
+	_, port, err := net.SplitHostPort(string(b))
 	if err == nil {
 		var n uint64
 		if n, err = strconv.ParseUint(port, 10, 16); err != nil || n > 65535 {
@@ -24,8 +24,9 @@ func (l listenAddr) Validate() error {
 		}
 	}
 	if err != nil {
-		return fmt.Errorf("want HOST:PORT such as 127.0.0.1:9478 (port 0 takes a free one), got %q", string(l))
+		return fmt.Errorf("want HOST:PORT such as 127.0.0.1:9478 (port 0 takes a free one), got %q", b)
 	}
+	*l = listenAddr(b)
 	return nil
 }
 
@@ -45,14 +46,12 @@ func (p *period) UnmarshalText(b []byte) error {
 // endpoint is the URL of an OTLP receiver.
 type endpoint string
 
-// Validate implements kong's validation.
-func (e endpoint) Validate() error {
-	if e == "" {
-		return nil
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (e *endpoint) UnmarshalText(b []byte) error {
+	if u, err := url.Parse(string(b)); err != nil || u.Host == "" || (u.Scheme != "http" && u.Scheme != "https") {
+		return fmt.Errorf("want a URL such as http://127.0.0.1:4317 (https for TLS), got %q", b)
 	}
-	if u, err := url.Parse(string(e)); err != nil || u.Host == "" || (u.Scheme != "http" && u.Scheme != "https") {
-		return fmt.Errorf("want a URL such as http://127.0.0.1:4317 (https for TLS), got %q", string(e))
-	}
+	*e = endpoint(b)
 	return nil
 }
 
@@ -100,13 +99,49 @@ type otlpFlags struct {
 
 // everyFlag says which steps become traces.
 type everyFlag struct {
-	Every int `help:"Send one step in so many as a trace, besides armed and faulty ones." default:"1000" placeholder:"N"`
+	Every positive `help:"Send one step in so many as a trace, besides armed and faulty ones (default ${default})." default:"1000" placeholder:"N"`
 }
 
-// Validate implements kong's validation.
-func (e everyFlag) Validate() error {
-	if e.Every < 1 {
-		return fmt.Errorf("--every: want 1 or more, got %d", e.Every)
+// positive is a whole number from 1.
+type positive int
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (p *positive) UnmarshalText(b []byte) error {
+	n, err := strconv.Atoi(string(b))
+	if err != nil || n < 1 {
+		return fmt.Errorf("want 1 or more, got %q", b)
 	}
+	*p = positive(n)
 	return nil
+}
+
+// cells is the width of something drawn; 0 is not set.
+type cells int
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (c *cells) UnmarshalText(b []byte) error {
+	n, err := strconv.Atoi(string(b))
+	if err != nil || n < minWidth || n > maxWidth {
+		return fmt.Errorf("want from %d to %d, got %q", minWidth, maxWidth, b)
+	}
+	*c = cells(n)
+	return nil
+}
+
+// format is what a replay writes; "" is not set.
+type format string
+
+const (
+	formatText     format = "text"
+	formatOTLPJSON format = "otlp-json"
+)
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (f *format) UnmarshalText(b []byte) error {
+	switch v := format(b); v {
+	case formatText, formatOTLPJSON:
+		*f = v
+		return nil
+	}
+	return fmt.Errorf("want text or otlp-json, got %q", b)
 }

@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"strings"
 	"sync"
-	"time"
 )
 
 // logger writes lines to standard error, each beginning with the program's name.
@@ -95,26 +94,3 @@ func (l *logger) WithAttrs(attrs []slog.Attr) slog.Handler {
 
 // WithGroup implements slog.Handler: groups are not told apart.
 func (l *logger) WithGroup(string) slog.Handler { return l }
-
-// seldom lets something be said the first time and then once in a while, with how
-// often it happened.
-type seldom struct {
-	every time.Duration
-
-	mu   sync.Mutex
-	n    uint64
-	next time.Time
-}
-
-// due counts one and reports whether it is to be said now, and how many there
-// were.
-func (s *seldom) due(now time.Time) (n uint64, ok bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.n++
-	if now.Before(s.next) {
-		return s.n, false
-	}
-	s.next = now.Add(s.every)
-	return s.n, true
-}

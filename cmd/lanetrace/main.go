@@ -63,6 +63,9 @@ type cli struct {
 	Version versionCmd `cmd:"" help:"Print the version."`
 }
 
+// commands are the names of cli's commands.
+var commands = []string{"demo", "sidecar", "record", "replay", "report", "version"}
+
 // usageError is an error of the command line.
 type usageError struct{ error }
 
@@ -99,11 +102,40 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) (code int
 	if len(args) == 0 {
 		args = []string{"--help"}
 	}
-	k, err := parser.Parse(args)
+	k, err := parser.Parse(joinNegative(args))
 	if err != nil {
-		return a.fail(usageError{err})
+		return a.fail(parseError(err, args))
 	}
 	return a.fail(k.Run())
+}
+
+// joinNegative puts a negative number to its flag with "=", because kong would
+// take it for a flag of its own and say so instead of what is wrong.
+func joinNegative(args []string) []string {
+	var out []string
+	for _, s := range args {
+		if k := len(out) - 1; k >= 0 && len(s) > 1 && s[0] == '-' && strings.ContainsRune("0123456789.", rune(s[1])) &&
+			strings.HasPrefix(out[k], "--") && !strings.Contains(out[k], "=") {
+			out[k] += "=" + s
+			continue
+		}
+		out = append(out, s)
+	}
+	return out
+}
+
+// parseError says what to do about a command line that cannot be right.
+func parseError(err error, args []string) error {
+	cmd := ""
+	for _, s := range commands {
+		if args[0] == s {
+			cmd = s + " "
+		}
+	}
+	if cmd == "" && !strings.HasPrefix(args[0], "-") {
+		return usagef("unknown command %q: want %s", args[0], strings.Join(commands, ", "))
+	}
+	return usagef("%s (see lanetrace %s--help)", strings.TrimPrefix(err.Error(), strings.TrimSpace(cmd)+": "), cmd)
 }
 
 // fail says an error in one line and returns its exit code.

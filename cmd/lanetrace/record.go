@@ -48,7 +48,7 @@ func (c *recordCmd) Run(a *app) (err error) {
 		return fmt.Errorf("%s exists: give another --out, or --force to write over it", c.Out)
 	}
 	if err != nil {
-		return err
+		return bareOpen(c.Out, err)
 	}
 	tap := &pickTap{w: w, match: c.Engine, picked: make(map[*collector.Engine]bool)}
 	defer func() {

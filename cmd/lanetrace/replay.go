@@ -20,8 +20,8 @@ import (
 
 type replayCmd struct {
 	File   string      `arg:"" help:"Recording to play (.ltrec)." placeholder:"FILE"`
-	Speed  speed       `help:"How fast: real, max, or a factor." default:"real" placeholder:"real|max|N"`
-	Format string      `help:"What to write to standard output: text or otlp-json. Default: text, unless there is an OTLP endpoint." enum:"text,otlp-json," default:"" placeholder:"text|otlp-json"`
+	Speed  speed       `help:"How fast: real, max, or a factor (default ${default})." default:"real" placeholder:"real|max|N"`
+	Format format      `help:"What to write to standard output: text or otlp-json. Default: text, unless there is an OTLP endpoint." placeholder:"text|otlp-json"`
 	Out    string      `help:"Write to this file instead of standard output." placeholder:"FILE"`
 	Select bool        `help:"Write only the steps that a live engine's would be chosen from, not every step."`
 	Engine engineMatch `help:"Play only this engine: a service name, an executable or the beginning of a run id." placeholder:"E"`
@@ -53,7 +53,7 @@ func (c *replayCmd) Run(a *app) (err error) {
 	defer func() { err = errors.Join(err, sink.close()) }()
 	po := collector.ProcessorOptions{Exporter: sink.exporter, Logger: a.log.slog(true), Selector: collector.SelectAll{}}
 	if sink.live || c.Select {
-		po.Selector = collector.LiveSelector{OneInN: c.Every}
+		po.Selector = collector.LiveSelector{OneInN: int(c.Every)}
 	}
 	var runs []*replayRun
 	defer func() {
@@ -206,7 +206,7 @@ func (c *replayCmd) sink(a *app) (*sink, error) {
 	s := &sink{wait: func(context.Context) {}}
 	var end io.Closer
 	switch c.Format {
-	case "otlp-json":
+	case formatOTLPJSON:
 		j := otlp.NewJSONWriter(bufio.NewWriter(out), otlp.JSONOptions{Version: lanetrace.Version})
 		s.exporter, end = j, j
 	default:
@@ -223,7 +223,7 @@ func (c *replayCmd) sink(a *app) (*sink, error) {
 const (
 	queuePoll   = 20 * time.Millisecond
 	queueStuck  = 10 * time.Second
-	replayFlush = 30 * time.Second
+	replayFlush = 10 * time.Second
 )
 
 // otlpSink sends to a receiver. A replay is faster than any receiver, so it waits
@@ -234,8 +234,11 @@ func (c *replayCmd) otlpSink(a *app) (*sink, error) {
 	if err != nil {
 		return nil, err
 	}
-	a.warnOfProtocol(c.OTLPEndpoint)
-	a.say("sending traces: %s", a.otlpText(c.OTLPEndpoint))
+	to := string(c.OTLPEndpoint)
+	if to == "" {
+		to = "where the OTEL_EXPORTER_OTLP_* variables say"
+	}
+	a.say("sending traces to %s", to)
 	stuck := false
 	wait := func(ctx context.Context) {
 		last, since := exp.Stats().Requests[0], time.Now()

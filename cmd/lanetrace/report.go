@@ -17,20 +17,9 @@ type reportCmd struct {
 	File   string      `arg:"" optional:"" help:"Recording (.ltrec) or ring file (.ring), also of an engine that died. Default: the rings of the ring directory." placeholder:"FILE"`
 	Engine engineMatch `help:"Report only on this engine: a service name, an executable or the beginning of a run id." placeholder:"E"`
 	Step   uint64      `help:"Draw this step (default: one of typical length)." placeholder:"N"`
-	Top    int         `help:"List so many kernels." default:"10" placeholder:"N"`
-	Width  int         `help:"Width of the report (default: the terminal's, or 80)." placeholder:"CELLS"`
+	Top    positive    `help:"List so many kernels (default ${default})." default:"10" placeholder:"N"`
+	Width  cells       `help:"Width of the report (default: the terminal's, or 80)." placeholder:"CELLS"`
 	dirFlags
-}
-
-// Validate implements kong's validation.
-func (c *reportCmd) Validate() error {
-	switch {
-	case c.Top < 1:
-		return fmt.Errorf("--top: want 1 or more, got %d", c.Top)
-	case c.Width != 0 && c.Width < 60:
-		return fmt.Errorf("--width: want 60 or more, got %d", c.Width)
-	}
-	return nil
 }
 
 // reportSource is what is reported on.
@@ -76,7 +65,7 @@ func (c *reportCmd) Run(a *app) (err error) {
 	if len(sources) == 0 && damage == nil {
 		return c.Engine.none(what, there)
 	}
-	o := report.Options{Top: c.Top, Step: c.Step, Width: c.Width}
+	o := report.Options{Top: int(c.Top), Step: c.Step, Width: int(c.Width)}
 	if o.Width == 0 {
 		o.Width = a.widthOf(a.stdout)
 	}

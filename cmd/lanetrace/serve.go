@@ -7,17 +7,16 @@ import (
 	"fmt"
 	"html"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
-	"os"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
 
-	"go.opentelemetry.io/otel"
-	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/metric"
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
-	"go.opentelemetry.io/otel/sdk/resource"
 
 	"github.com/lanetrace/lanetrace"
 	"github.com/lanetrace/lanetrace/collector"
@@ -33,6 +32,7 @@ const flushDeadline = 5 * time.Second
 // service is the sidecar: rings to metrics and traces.
 type service struct {
 	a    *app
+	log  *slog.Logger
 	ins  *collector.Instruments
 	exp  *otlp.Exporter // nil when traces are off
 	prom *prometheus.Exporter
@@ -48,13 +48,14 @@ type service struct {
 // serviceOptions say how a service runs.
 type serviceOptions struct {
 	listen   listenAddr
+	dir      spanring.Dir
 	endpoint endpoint
-	every    int
+	log      *slog.Logger
 }
 
 // newService listens and makes the exporters; it reads nothing yet.
 func (a *app) newService(o serviceOptions) (s *service, err error) {
-	s = &service{a: a, errc: make(chan error, 1)}
+	s = &service{a: a, log: o.log, errc: make(chan error, 1)}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, s.close())
@@ -63,35 +64,34 @@ func (a *app) newService(o serviceOptions) (s *service, err error) {
 	if s.lis, err = new(net.ListenConfig).Listen(a.ctx, "tcp", string(o.listen)); err != nil {
 		return s, listenError(o.listen, err)
 	}
-	log := a.log.slog(false)
 	s.ins = collector.NewInstruments(collector.InstrumentOptions{Version: lanetrace.Version})
 	producers := []sdkmetric.Producer{s.ins.Producer()}
-	if s.prom, err = prometheus.New(prometheus.Options{Producers: producers, Logger: log}); err != nil {
+	if s.prom, err = prometheus.New(prometheus.Options{Producers: producers, Logger: o.log}); err != nil {
 		return s, err
 	}
-	mo := []sdkmetric.Option{sdkmetric.WithReader(s.prom.Reader()), sdkmetric.WithResource(ownResource())}
+	readers := []sdkmetric.Reader{s.prom.Reader()}
 	traces, metrics := otlp.Configured(string(o.endpoint), a.getenv)
 	if traces {
-		if s.exp, err = otlp.NewExporter(otlp.Options{Endpoint: string(o.endpoint), Version: lanetrace.Version, Logger: log}); err != nil {
+		if s.exp, err = otlp.NewExporter(otlp.Options{Endpoint: string(o.endpoint), Version: lanetrace.Version, Logger: o.log}); err != nil {
 			return s, err
 		}
 	}
+	pushes := func() (none [2]uint64) { return none }
 	if metrics {
-		r, err := otlp.NewMetricReader(otlp.MetricOptions{Endpoint: string(o.endpoint), Producers: producers})
+		r, err := otlp.NewMetricReader(otlp.MetricOptions{Endpoint: string(o.endpoint), Producers: producers, Logger: o.log})
 		if err != nil {
 			return s, err
 		}
-		mo = append(mo, sdkmetric.WithReader(r))
+		readers, pushes = append(readers, r), r.Pushes
 	}
-	s.mp = sdkmetric.NewMeterProvider(mo...)
-	m := s.mp.Meter(collector.Scope)
-	if err := s.ins.Register(m); err != nil {
+	var m metric.Meter
+	if s.mp, m, err = collector.NewMeterProvider(collector.MeterOptions{Version: lanetrace.Version, Dir: o.dir.Path, Readers: readers}); err != nil {
 		return s, err
 	}
-	if err := collector.RegisterExport(m, s.exportStats); err != nil {
+	err = errors.Join(s.ins.Register(m), collector.RegisterExport(m, s.exportStats), collector.RegisterMetricExport(m, pushes))
+	if err != nil {
 		return s, err
 	}
-	a.warnOfMetrics()
 	s.srv = &http.Server{
 		Handler:           s.handler(),
 		ReadHeaderTimeout: 5 * time.Second,
@@ -102,17 +102,6 @@ func (a *app) newService(o serviceOptions) (s *service, err error) {
 		ErrorLog:          nil,
 	}
 	return s, nil
-}
-
-// warnOfMetrics takes what the SDK's own goroutines have to say, which is metrics
-// that could not be sent.
-func (a *app) warnOfMetrics() {
-	s := &seldom{every: time.Minute}
-	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) {
-		if n, ok := s.due(time.Now()); ok {
-			a.say("warning: metrics could not be sent over OTLP (%d times so far): %s", n, oneLine(err.Error()))
-		}
-	}))
 }
 
 func listenError(addr listenAddr, err error) error {
@@ -129,16 +118,6 @@ func listenError(addr listenAddr, err error) error {
 		err = oe.Err
 	}
 	return fmt.Errorf("cannot listen on %s: %w; give another address with --listen", addr, err)
-}
-
-// ownResource is the resource of the sidecar's metrics.
-func ownResource() *resource.Resource {
-	host, _ := os.Hostname()
-	return resource.NewSchemaless(
-		attribute.String("service.name", "lanetrace"),
-		attribute.String("service.version", lanetrace.Version),
-		attribute.String("host.name", host),
-	)
 }
 
 func (s *service) exportStats() collector.ExportStats {
@@ -184,19 +163,6 @@ func (a *app) otlpText(e endpoint) string {
 	return what + " as the OTEL_EXPORTER_OTLP_* variables say"
 }
 
-// warnOfProtocol says so when a standard variable asks for what is not done.
-func (a *app) warnOfProtocol(e endpoint) {
-	traces, metrics := otlp.Configured(string(e), a.getenv)
-	if !traces && !metrics {
-		return
-	}
-	for _, v := range []string{"OTEL_EXPORTER_OTLP_PROTOCOL", "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_METRICS_PROTOCOL"} {
-		if p := a.getenv(v); p != "" && p != "grpc" {
-			a.say("warning: %s=%s: OTLP goes over grpc only; point the endpoint at a gRPC port (4317 as a rule)", v, p)
-		}
-	}
-}
-
 // serve begins to answer over HTTP.
 func (s *service) serve() {
 	go func() { s.errc <- s.srv.Serve(s.lis) }()
@@ -209,7 +175,7 @@ func (s *service) read(ctx context.Context, dir spanring.Dir, every int) error {
 		po.Exporter = s.exp
 	}
 	col, err := collector.New(collector.Options{
-		Dir: dir, Processor: po, Logger: s.a.log.slog(false),
+		Dir: dir, Processor: po, Logger: s.log,
 		NewSelector: func() collector.Selector { return collector.LiveSelector{OneInN: every} },
 	})
 	if err != nil {
@@ -241,17 +207,23 @@ func (s *service) close() error {
 	s.ready.Store(false)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.a.ctx), flushDeadline)
 	defer cancel()
+	// Both failures are the endpoint's, which may be away: warnings.
+	var sent sync.WaitGroup
 	if s.exp != nil {
-		if err := s.exp.Shutdown(ctx); err != nil {
-			s.a.say("warning: %s", oneLine(err.Error()))
-		}
+		sent.Go(func() {
+			if err := s.exp.Shutdown(ctx); err != nil {
+				s.a.say("warning: %s", oneLine(err.Error()))
+			}
+		})
 	}
 	if s.mp != nil {
-		// The last metrics are sent here; a failure was the endpoint's.
-		if err := s.mp.Shutdown(ctx); err != nil {
-			s.a.say("warning: the last metrics were not sent: %s", oneLine(err.Error()))
-		}
+		sent.Go(func() {
+			if err := s.mp.Shutdown(ctx); err != nil {
+				s.a.say("warning: the last metrics were not sent: %s", oneLine(err.Error()))
+			}
+		})
 	}
+	sent.Wait()
 	if s.srv != nil {
 		if err := s.srv.Shutdown(ctx); err != nil {
 			return errors.Join(err, s.srv.Close())

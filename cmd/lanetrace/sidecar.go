@@ -9,7 +9,7 @@ import (
 )
 
 type sidecarCmd struct {
-	Listen listenAddr `help:"Where to serve /metrics." default:"127.0.0.1:9478" placeholder:"HOST:PORT"`
+	Listen listenAddr `help:"Where to serve /metrics (default ${default})." default:"127.0.0.1:9478" placeholder:"HOST:PORT"`
 	dirFlags
 	otlpFlags
 	everyFlag
@@ -28,16 +28,15 @@ func (c *sidecarCmd) Run(a *app) error {
 	}
 	ctx, cancel := c.Duration.bound(a.ctx)
 	defer cancel()
-	s, err := a.newService(serviceOptions{listen: c.Listen, endpoint: c.OTLPEndpoint, every: c.Every})
+	s, err := a.newService(serviceOptions{listen: c.Listen, endpoint: c.OTLPEndpoint, dir: dir, log: a.log.slog(false)})
 	if err != nil {
 		return err
 	}
 	s.serve()
 	a.say("serving %s/metrics", s.url())
 	a.say("OTLP is %s", a.otlpText(c.OTLPEndpoint))
-	a.warnOfProtocol(c.OTLPEndpoint)
 	if err = a.awaitDir(ctx, dir); err == nil && ctx.Err() == nil {
-		err = s.read(ctx, dir, c.Every)
+		err = s.read(ctx, dir, int(c.Every))
 	}
 	return errors.Join(err, s.close())
 }

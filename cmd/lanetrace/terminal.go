@@ -10,6 +10,7 @@ import (
 
 // Widths of what is drawn for people.
 const (
+	minWidth     = 60
 	defaultWidth = 80
 	maxWidth     = 160
 )

@@ -366,7 +366,7 @@ func (r *Run) kernelTable(b *strings.Builder, e *collector.Engine) {
 		})
 	}
 	table(b, "  ", r.o.Width, []string{"KERNELS (armed steps)", "count", "total", "p50", "p99", "share", "starved"}, rows)
-	fmt.Fprintf(b, "  %s timed, %s of them queued, %s starved: launch latency is inside\n", Count(n), Count(queued), Count(starved))
+	fmt.Fprintf(b, "  %s timed: %s queued, %s starved (launch latency is inside)\n", Count(n), Count(queued), Count(starved))
 	if cs := e.Contexts(); len(cs) > 0 && cs[0].Calibration == spanring.CalibrationNone {
 		b.WriteString("  not calibrated: times are those of the event pairs\n")
 	}

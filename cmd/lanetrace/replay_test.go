@@ -1,0 +1,297 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	coltracepb "go.opentelemetry.io/proto/otlp/collector/trace/v1"
+	"google.golang.org/grpc"
+
+	"github.com/lanetrace/lanetrace/collector"
+	"github.com/lanetrace/lanetrace/exporters/recording"
+	"github.com/lanetrace/lanetrace/internal/synth"
+)
+
+func testRecording(t *testing.T, engines ...synth.Options) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "test.ltrec")
+	if err := makeRecording(path, engines...); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// wantSpan is a span as a reader of OTLP sees it.
+type wantSpan struct {
+	Trace, Span, Parent, Name string
+	StartNS, EndNS            uint64
+}
+
+// spansOf are the spans that each step of a recording comes to, straight from the
+// collector's model.
+func spansOf(t *testing.T, path string) (out [][]wantSpan) {
+	t.Helper()
+	f, err := recording.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	for i := range f.Runs() {
+		src, err := f.Source(i)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p, err := collector.NewProcessor(src, collector.ProcessorOptions{Observers: []collector.Observer{collector.ObserverFunc(func(s *collector.Step) {
+			id := collector.StepTraceID(s.Engine.RunID(), s.Number)
+			a, b := s.Bounds()
+			add := func(span, parent, name string, a, b int64) wantSpan {
+				return wantSpan{id.String(), span, parent, name, uint64(s.UnixNS(a)), uint64(s.UnixNS(b))}
+			}
+			spans := []wantSpan{add(id.RootID().String(), "", "step", a, b)}
+			if s.HasEnd {
+				spans = append(spans, add(id.HostID().String(), id.RootID().String(), "host", s.BeginMonoNS, s.EndMonoNS))
+			}
+			for j := range s.Spans {
+				sp := &s.Spans[j]
+				parent := id.RootID()
+				if k := s.ParentOf(j); k >= 0 {
+					parent = id.SpanID(s.Spans[k].Ordinal)
+				}
+				spans = append(spans, add(id.SpanID(sp.Ordinal).String(), parent.String(), sp.Text.Text, sp.StartMonoNS, sp.StartMonoNS+int64(sp.DurationNS())))
+			}
+			out = append(out, spans)
+		})}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := p.Drain(); err != nil {
+			t.Fatal(err)
+		}
+		p.Close()
+	}
+	return out
+}
+
+// otlpLine is what is looked at of a line of OTLP/JSON.
+type otlpLine struct {
+	ResourceSpans []struct {
+		Resource struct {
+			Attributes []struct {
+				Key   string
+				Value struct{ StringValue string }
+			}
+		}
+		ScopeSpans []struct {
+			Spans []struct {
+				TraceID, SpanID, ParentSpanID, Name string
+				StartTimeUnixNano, EndTimeUnixNano  string
+				Kind                                int
+			}
+		}
+	}
+}
+
+func TestReplayOTLPJSON(t *testing.T) {
+	path := testRecording(t, synth.Options{Duration: 100 * time.Millisecond, FailEvery: 30}, synth.Options{Duration: 30 * time.Millisecond, Seed: 1, Service: "other"})
+	c := start(t, "replay", path, "--speed", "max", "--format", "otlp-json")
+	if code := c.wait(t); code != 0 || c.err.String() != "" {
+		t.Fatalf("exit code %d, stderr %q", code, c.err.String())
+	}
+	want := make(map[string][]wantSpan)
+	for _, s := range spansOf(t, path) {
+		want[s[0].Trace] = s
+	}
+	if len(want) < 150 {
+		t.Fatalf("%d steps in the recording", len(want))
+	}
+	got := make(map[string][]wantSpan)
+	services := make(map[string]int)
+	sc := bufio.NewScanner(strings.NewReader(c.out.String()))
+	sc.Buffer(nil, 1<<20)
+	for sc.Scan() {
+		var l otlpLine
+		if err := json.Unmarshal(sc.Bytes(), &l); err != nil {
+			t.Fatalf("line %q: %v", sc.Text(), err)
+		}
+		if len(l.ResourceSpans) != 1 || len(l.ResourceSpans[0].ScopeSpans) != 1 {
+			t.Fatalf("line %q: want one resource and one scope", sc.Text())
+		}
+		for _, a := range l.ResourceSpans[0].Resource.Attributes {
+			if a.Key == "service.name" {
+				services[a.Value.StringValue]++
+			}
+		}
+		for _, s := range l.ResourceSpans[0].ScopeSpans[0].Spans {
+			ns := func(text string) uint64 {
+				v, err := strconv.ParseUint(text, 10, 64)
+				if err != nil {
+					t.Fatalf("time %q: %v", text, err)
+				}
+				return v
+			}
+			got[s.TraceID] = append(got[s.TraceID], wantSpan{s.TraceID, s.SpanID, s.ParentSpanID, s.Name, ns(s.StartTimeUnixNano), ns(s.EndTimeUnixNano)})
+		}
+	}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Errorf("spans (-recording +replay):\n%s", d)
+	}
+	if services["synthetic-decode"]+services["other"] != len(want) || services["other"] == 0 {
+		t.Errorf("services %v of %d steps", services, len(want))
+	}
+}
+
+// receiver is an OTLP receiver that counts.
+type receiver struct {
+	coltracepb.UnimplementedTraceServiceServer
+
+	mu     sync.Mutex
+	traces map[string]int // spans by trace id
+}
+
+func (r *receiver) Export(_ context.Context, req *coltracepb.ExportTraceServiceRequest) (*coltracepb.ExportTraceServiceResponse, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, rs := range req.ResourceSpans {
+		for _, ss := range rs.ScopeSpans {
+			for _, s := range ss.Spans {
+				r.traces[fmt.Sprintf("%x", s.TraceId)]++
+			}
+		}
+	}
+	return &coltracepb.ExportTraceServiceResponse{}, nil
+}
+
+// serveReceiver starts a receiver and returns its URL.
+func serveReceiver(t *testing.T) (*receiver, string) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &receiver{traces: make(map[string]int)}
+	s := grpc.NewServer()
+	coltracepb.RegisterTraceServiceServer(s, r)
+	done := make(chan error, 1)
+	go func() { done <- s.Serve(l) }()
+	t.Cleanup(func() {
+		s.Stop()
+		<-done
+	})
+	return r, "http://" + l.Addr().String()
+}
+
+func TestReplayToEndpoint(t *testing.T) {
+	path := testRecording(t, synth.Options{Duration: 300 * time.Millisecond, FailEvery: 30})
+	r, url := serveReceiver(t)
+	c := start(t, "replay", path, "--speed", "max", "--otlp-endpoint", url, "--every", "50")
+	if code := c.wait(t); code != 0 {
+		t.Fatalf("exit code %d, stderr %q", code, c.err.String())
+	}
+	if want := "lanetrace: sending traces to " + url + "\n"; c.err.String() != want || c.out.String() != "" {
+		t.Errorf("stderr %q, want %q; stdout %q", c.err.String(), want, c.out.String())
+	}
+	// The live selection: armed, failed and one in fifty.
+	want := make(map[string]int)
+	f, err := recording.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	id := f.Runs()[0].Info.RunID
+	for i, s := range spansOf(t, path) {
+		n := uint64(i + 1)
+		for ; collector.StepTraceID(id, n).String() != s[0].Trace; n = n%1000 + 1 {
+			if n > 1000 {
+				t.Fatalf("trace %s is of no step", s[0].Trace)
+			}
+		}
+		if n%64 == 0 || n%30 == 0 || n%50 == 0 {
+			want[s[0].Trace] = len(s)
+		}
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if d := cmp.Diff(want, r.traces); d != "" || len(want) < 10 {
+		t.Errorf("spans by trace (-want +got):\n%s", d)
+	}
+}
+
+// A receiver that is away costs a replay its exit code, after all it could do.
+func TestReplayInterrupted(t *testing.T) {
+	path := testRecording(t, synth.Options{Duration: 2 * time.Second, KernelEvery: -1})
+	c := start(t, "replay", path, "--speed", "0.01")
+	eventually(t, "first step", func() bool { return true })
+	c.stop()
+	if code := c.wait(t); code != 1 || c.err.String() != "lanetrace: interrupted: the recording was not played to its end\n" {
+		t.Errorf("exit code %d, stderr %q", code, c.err.String())
+	}
+}
+
+// manualClock jumps over every wait.
+type manualClock struct {
+	now    int64
+	sleeps []time.Duration
+}
+
+func (m *manualClock) MonoNS() int64 { return m.now }
+func (m *manualClock) Sleep(_ context.Context, d time.Duration) error {
+	m.now += int64(d)
+	m.sleeps = append(m.sleeps, d)
+	return nil
+}
+
+// Played at a factor, a recording takes its own length by that factor.
+func TestReplayPace(t *testing.T) {
+	path := testRecording(t, synth.Options{Duration: 400 * time.Millisecond})
+	for _, factor := range []float64{0.5, 1, 4} {
+		f, err := recording.Open(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		src, err := f.Source(0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := &replayRun{src: src}
+		if r.proc, err = collector.NewProcessor(r, collector.ProcessorOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		clock := &manualClock{now: 99}
+		if err := play(t.Context(), []*replayRun{r}, factor, clock, func(context.Context) {}); err != nil {
+			t.Fatal(err)
+		}
+		length := float64(f.Runs()[0].EndMonoNS - f.Runs()[0].StartMonoNS)
+		if took := float64(clock.now-99) * factor; took > length || took < length-50e6 {
+			t.Errorf("factor %g: took %v of the recording's %v", factor, time.Duration(took), time.Duration(length))
+		}
+		if len(clock.sleeps) < 10 {
+			t.Errorf("factor %g: slept %d times", factor, len(clock.sleeps))
+		}
+		r.proc.Close()
+		f.Close()
+	}
+}
+
+func TestOutIsClosedOnFullDisk(t *testing.T) {
+	if _, err := os.Stat("/dev/full"); err != nil {
+		t.Skip("no /dev/full")
+	}
+	path := testRecording(t, synth.Options{Duration: 100 * time.Millisecond})
+	for _, format := range []string{"text", "otlp-json"} {
+		c := start(t, "replay", path, "--speed", "max", "--format", format, "--out", "/dev/full")
+		if code := c.wait(t); code != 1 || strings.Count(c.err.String(), "\n") != 1 || !strings.Contains(c.err.String(), "no space left on device") {
+			t.Errorf("%s: exit code %d, stderr %q", format, code, c.err.String())
+		}
+	}
+}
