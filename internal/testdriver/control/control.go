@@ -85,14 +85,14 @@ static void c_reset_calls(struct controls *c) { c->lt_testdriver_reset_calls(); 
 static uint64_t c_live(struct controls *c, const char *kind) { return c->lt_testdriver_live(kind); }
 static int c_log(struct controls *c, const char *path) { return c->lt_testdriver_log(path); }
 */
-import "C"
+import "C" //nolint:depguard // only tests use this; the cgo is its purpose
 
 import (
 	"fmt"
 	"math"
 	"syscall"
 	"time"
-	"unsafe"
+	"unsafe" //nolint:depguard // for freeing the strings that C was given
 )
 
 // Driver is the stand-in driver of this process. Its methods may be called
