@@ -9,12 +9,11 @@ import (
 )
 
 // freeDriver costs next to nothing and completes everything at once, so that what
-// is measured is the recorder. Its GPU runs on the host's clock.
+// is measured is the recorder. Its GPU's clock is the host's.
 type freeDriver struct {
 	*scripted.Driver
-	next  cudaevents.Event
-	now   int64
-	pairs int
+	now               int64
+	anchorAt, priorAt int64
 }
 
 func (d *freeDriver) clock() int64 { d.now += 50; return d.now }
@@ -27,21 +26,22 @@ func (d *freeDriver) StreamID(s cudaevents.Stream) (uint64, error) { return uint
 
 func (d *freeDriver) Elapsed(anchor cudaevents.Event, pairs []cudaevents.Pair, out []cudaevents.Times) (int, cudaevents.Result, int) {
 	for i := range pairs {
-		out[i] = cudaevents.Times{DurationMS: 0.00016, SinceAnchorMS: float32(float64(d.now-d.anchored()) / 1e6)}
-		d.pairs++
+		out[i] = cudaevents.Times{DurationMS: 0.001, SinceAnchorMS: float32(float64(d.now-d.anchorAt) / 1e6)}
 	}
 	d.now += 5000
 	return len(pairs), cudaevents.Success, 2 * len(pairs)
 }
 
-func (d *freeDriver) anchored() int64 { return d.now - 1000 }
-
+// Since is only asked from the last anchor to the next.
 func (d *freeDriver) Since(a, b cudaevents.Event) (float32, cudaevents.Result) {
-	return 500, cudaevents.Success
+	return float32(float64(d.anchorAt-d.priorAt) / 1e6), cudaevents.Success
 }
 
 func (d *freeDriver) Anchor(e cudaevents.Event, s cudaevents.Stream, bound int64) cudaevents.AnchorTry {
-	return cudaevents.AnchorTry{BeforeMonoNS: d.now - 1e6, AfterMonoNS: d.now + 1e6, Calls: 3}
+	before := d.now
+	d.now += 6000
+	d.priorAt, d.anchorAt = d.anchorAt, before+3000
+	return cudaevents.AnchorTry{BeforeMonoNS: before, AfterMonoNS: d.now, Calls: 3}
 }
 
 func (d *freeDriver) Pending(cudaevents.Event) cudaevents.Result { return cudaevents.Success }
