@@ -92,6 +92,17 @@ func clip(s string, n int) string {
 	return string(r[:max(0, n-1)]) + "…"
 }
 
+// clipMiddle shortens s to n cells from its middle: names of kernels that belong
+// together begin alike and end differently.
+func clipMiddle(s string, n int) string {
+	if width(s) <= n {
+		return s
+	}
+	r := []rune(s)
+	tail := max(0, n-1) / 2
+	return string(r[:max(0, n-1-tail)]) + "…" + string(r[len(r)-tail:])
+}
+
 // table writes rows whose columns line up: the first column to the left, the
 // others to the right. Long first columns are clipped so that a row stays within
 // width.
@@ -114,7 +125,7 @@ func table(b *strings.Builder, indent string, maxWidth int, head []string, rows 
 		if i > 0 {
 			line.WriteString(indent)
 		}
-		line.WriteString(left(clip(r[0], w[0]), w[0]))
+		line.WriteString(left(clipMiddle(r[0], w[0]), w[0]))
 		if i == 0 {
 			line.WriteString(indent)
 		}

@@ -91,7 +91,7 @@ func (l *Lines) line(s *collector.Step, startMonoNS int64, name string, depth in
 		length = microseconds(lengthNS)
 	}
 	text := at + "  " + left(clip(s.Engine.Label(), engineWidth), engineWidth) + "  " + right(strconv.FormatUint(s.Number, 10), stepWidth) + "  " +
-		left(spaces(2*depth)+clip(name, nameWidth-2*min(depth, nameWidth/4)), nameWidth) + "  " + right(length, lengthWidth) + "  " + detail
+		left(spaces(2*depth)+clipMiddle(name, nameWidth-2*min(depth, nameWidth/4)), nameWidth) + "  " + right(length, lengthWidth) + "  " + detail
 	l.b = append(l.b, strings.TrimRight(text, " ")...)
 	l.b = append(l.b, '\n')
 }

@@ -168,9 +168,10 @@ func axis(b *strings.Builder, indent, plot int, column, length int64) {
 	}
 	if used > 0 {
 		line[0] = '├'
-		if line[used-1] == '─' {
-			line[used-1] = '┤'
-		}
+	}
+	// A tick stands at the left edge of its column, and so does the end.
+	if used > 0 && used < plot {
+		line[used] = '┤'
 	}
 	b.WriteString(strings.TrimRight(spaces(indent)+string(labels), " ") + "\n")
 	b.WriteString(strings.TrimRight(spaces(indent)+string(line), " ") + "\n")
@@ -182,7 +183,7 @@ func (r *row) text(n int) string {
 	if r.count > 1 {
 		count = fmt.Sprintf(" %d×", r.count)
 	}
-	return pad + clip(r.label, max(4, n-len(pad)-width(count))) + count
+	return pad + clipMiddle(r.label, max(4, n-len(pad)-width(count))) + count
 }
 
 const (
@@ -198,7 +199,7 @@ func (r *row) draw(n int, column int64) string {
 			cells[max(0, c)] = waitCell
 		}
 	}
-	bars := merged(r.bars)
+	bars := merged(r.bars, int64(n)*column)
 	if r.lane {
 		sharp(cells, bars, column)
 	} else {
@@ -212,13 +213,13 @@ func (r *row) draw(n int, column int64) string {
 	return strings.TrimRight(string(cells), " ")
 }
 
-// merged joins intervals that touch or overlap.
-func merged(in []interval) []interval {
+// merged joins intervals that touch or overlap. One of no length becomes 1 ns long,
+// before endNS, so that it is seen.
+func merged(in []interval, endNS int64) []interval {
 	var out []interval
 	for _, i := range in {
-		if i.to <= i.from {
-			i.to = i.from + 1
-		}
+		i.from = min(i.from, endNS-1)
+		i.to = max(i.to, i.from+1)
 		if k := len(out) - 1; k >= 0 && i.from <= out[k].to {
 			out[k].to = max(out[k].to, i.to)
 			continue
