@@ -4,7 +4,12 @@
 // prints one answer a line. The answers of a real driver are kept in
 // conformance_h200.txt; the stand-in must give the same ones. Only questions
 // with one answer are asked: no times, no addresses, no sizes of a machine.
-// `conformance LIBRARY`.
+//
+// To write the answers down anew, on a machine with a GPU of compute capability
+// 8.0 or above and driver 580 or above:
+//
+//	gcc -std=c11 -O1 -pthread -I ../csrc -o conformance conformance.c
+//	./conformance libcuda.so.1 >conformance_h200.txt
 
 #define _GNU_SOURCE
 #include <dlfcn.h>
