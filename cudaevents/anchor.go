@@ -52,7 +52,8 @@ type anchors struct {
 
 	dueMonoNS   int64 // when the next one is
 	againMonoNS int64 // from when on lookAgain may
-	narrowest   int64
+	narrowest   int64 // width so far
+	givenUp     uint64
 	loggedFail  bool
 }
 
@@ -209,6 +210,7 @@ func (r *Recorder) tryAnchor(p *pool, now int64, h *HarvestStats) bool {
 		t := r.drv.Anchor(ev, p.own, bound)
 		h.Calls += t.Calls
 		if t.Result == NotReady {
+			a.givenUp++
 			r.w.Add(spanring.CtrAnchorsGivenUp, 1)
 			a.pending = anchor{event: ev, lo: t.BeforeMonoNS}
 			break

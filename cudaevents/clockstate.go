@@ -22,7 +22,7 @@ type ClockState struct {
 	// NarrowestNS is the width of the narrowest anchor so far.
 	NarrowestNS int64
 	Anchors     uint64 // taken in
-	GivenUp     uint64 // tries that outlived their bound, of all recorders of the ring
+	GivenUp     uint64 // tries that outlived their bound
 	Refits      uint64 // times the map was fitted anew
 	Resets      uint64 // contradictions: times that what was learnt was let go
 	Segments    uint64 // 1, and 1 for each gap bridged by the host's clock
@@ -66,7 +66,7 @@ func (r *Recorder) publishClock() {
 	s := ClockState{
 		Known: c.known, GPUNS: r.state.GPURefNS, MonoNS: r.state.HostRefNS, UncertaintyNS: r.state.UncertaintyNS,
 		RatePPB: r.state.RatePPB, ResidualNS: c.residualNS, NarrowestNS: r.anchors.narrowest,
-		Anchors: uint64(r.anchors.n), GivenUp: r.w.Counter(spanring.CtrAnchorsGivenUp),
+		Anchors: uint64(r.anchors.n), GivenUp: r.anchors.givenUp,
 		Refits: c.refits, Resets: c.resets, Segments: c.segs,
 		Calibration: r.state.Calibration, ConstantNS: r.state.ConstantNS, SpreadNS: r.state.SpreadNS,
 	}

@@ -24,9 +24,9 @@ type HarvestStats struct {
 // first, until one that has not. It makes one driver call a pair and one a stream
 // that still has work in flight, one more a pair for its position, and now and
 // then a few for the clock's anchor, and it allocates nothing. It never waits for
-// the GPU but for an anchor, which is bounded by Options.AnchorBound a try and
-// twice that in all. One goroutine harvests at a time: a second call returns at
-// once.
+// the GPU but for an anchor: Options.AnchorBound a try and three times that in all,
+// once more should a span contradict the clock. One goroutine harvests at a time: a
+// second call returns at once.
 func (r *Recorder) Harvest() HarvestStats {
 	var h HarvestStats
 	if !r.mu.TryLock() {
