@@ -93,6 +93,80 @@ func TestManyWriters(t *testing.T) {
 	}
 }
 
+// TestNewest has a reader wait at the very entry that is being written, and
+// TestOldest at the one that is being overwritten.
+func TestNewest(t *testing.T) {
+	w := newHeap(t, smallGeometry)
+	r := heapReader(t, w, ReaderOptions{})
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for i := range uint64(50000) {
+			appendSealed(w, i, 1)
+			if i%8 == 0 {
+				linger()
+			}
+		}
+	}()
+	buf := make([]Entry, 64)
+	read := func() int {
+		n, err := r.Poll(buf, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range buf[:n] {
+			if e.Words != sealed(1, e.Seq) {
+				t.Fatalf("entry %d: %x", e.Seq, e.Words)
+			}
+		}
+		return n
+	}
+	for going := true; going; {
+		read()
+		select {
+		case <-done:
+			going = false
+		default:
+		}
+	}
+	for read() > 0 {
+	}
+	if a := r.Account(); a.Published != 50000 || a.Received == 0 || a.Pending != 0 {
+		t.Errorf("%+v", a)
+	}
+}
+
+func TestOldest(t *testing.T) {
+	w := newHeap(t, smallGeometry)
+	r := heapReader(t, w, ReaderOptions{})
+	stop, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		for i := uint64(0); ; i++ {
+			appendSealed(w, i, 1)
+			if i%1024 == 0 {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+			}
+		}
+	}()
+	defer func() { close(stop); <-done }()
+	buf := make([]Entry, 1)
+	for range 200000 {
+		n, err := r.Poll(buf, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n == 1 && buf[0].Words != sealed(1, buf[0].Seq) {
+			t.Fatalf("entry %d: %x", buf[0].Seq, buf[0].Words)
+		}
+	}
+	balanced(t, r.Account())
+}
+
 // TestCountersConcurrent adds from several goroutines.
 func TestCountersConcurrent(t *testing.T) {
 	w := newHeap(t, smallGeometry)

@@ -298,7 +298,7 @@ func TestRemoveDead(t *testing.T) {
 	var dead []string
 	for i := range 5 {
 		name := touch(id(string(rune('a'+i))), time.Duration(10-i)*time.Hour)
-		touch(name+ControlSuffix, time.Duration(10-i)*time.Hour)
+		touch(name+ControlSuffix, time.Second)
 		dead = append(dead, name)
 	}
 	for _, keep := range dead[3:] {

@@ -2,6 +2,7 @@ package spanring
 
 import (
 	"fmt"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -166,6 +167,28 @@ func TestNamesConcurrent(t *testing.T) {
 	}
 }
 
+// TestNamesTwoAtOnce: of two goroutines that intern the same new text, one finds
+// what the other has done once it has the lock.
+func TestNamesTwoAtOnce(t *testing.T) {
+	w := newHeap(t, smallGeometry)
+	w.names.mu.Lock()
+	var ids [2]NameID
+	var wg sync.WaitGroup
+	for i := range ids {
+		wg.Go(func() { ids[i] = w.Name(NameKernel, "gemm") })
+	}
+	stacks := make([]byte, 1<<20)
+	eventually(t, "both wait for the lock", func() bool {
+		s := string(stacks[:runtime.Stack(stacks, true)])
+		return strings.Count(s, "spanring.(*Writer).intern(") == 2 && strings.Count(s, "[sync.Mutex.Lock") == 2
+	})
+	w.names.mu.Unlock()
+	wg.Wait()
+	if used := w.m.load(offNamesUsed); ids[0] != ids[1] || used != 16 {
+		t.Errorf("ids %v, %d bytes used", ids, used)
+	}
+}
+
 // TestHostileNames changes what is in the table under the reader.
 func TestHostileNames(t *testing.T) {
 	w := newHeap(t, smallGeometry)
@@ -174,7 +197,12 @@ func TestHostileNames(t *testing.T) {
 	id := w.Name(NameKernel, "0123456789abcdef")
 	graph := w.GraphName(1, 2, "x")
 	good := w.m.load(at)
-	restore := func() { w.m.store(at, good); w.m.store(offNamesUsed, 64) }
+	restore := func() {
+		w.m.store(at, good)
+		w.m.storeBytes(at+8, 16, []byte("0123456789abcdef"))
+		w.m.store(offNamesUsed, 64)
+	}
+	zeros := func(n int) uint64 { return uint64(n) | nameMark<<24 | uint64(hash32(make([]byte, n)))<<32 }
 	if w.m.load(offNamesUsed) != 64 {
 		t.Fatalf("%d bytes used", w.m.load(offNamesUsed))
 	}
@@ -194,6 +222,7 @@ func TestHostileNames(t *testing.T) {
 		{"other text", id, func() { w.m.store(at+8, 1) }},
 		{"no names at all", id, func() { w.m.store(offNamesUsed, 0) }},
 		{"half a record used", id, func() { w.m.store(offNamesUsed, 16) }},
+		{"a good record that is too long", 65, func() { w.m.store(at+1024, zeros(1041)); w.m.store(offNamesUsed, 4096) }},
 		{"short graph", id, func() { w.m.store(at, good&^(0xffff)&^(0xff<<16)|4|uint64(NameGraph)<<16) }},
 	} {
 		restore()
@@ -202,8 +231,12 @@ func TestHostileNames(t *testing.T) {
 			t.Errorf("%s: %+v", c.what, n)
 		}
 	}
+	w.m.store(at+1024, zeros(1040))
+	w.m.store(offNamesUsed, 4096)
+	if n, ok := r.Name(65); !ok || len(n.Text) != 1040 {
+		t.Errorf("as long as may be: %v", ok)
+	}
 	restore()
-	w.m.store(at+8, 0x3736353433323130)
 	w.m.store(offNamesUsed, 1<<63|1<<50) // whatever it says, no more than the table
 	if n, ok := r.Name(id); ok {
 		t.Errorf("no bytes used, says the low part: %+v", n)

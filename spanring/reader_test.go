@@ -182,9 +182,9 @@ func TestInfo(t *testing.T) {
 		t.Error(d)
 	}
 	// A text that its writer did not keep to UTF-8, over the whole field.
-	w.m.storeBytes(offGPUName, 64, bytes.Repeat([]byte{'a', 0xff}, 32))
-	if got := info().GPUName; got != strings.Repeat("a\uFFFD", 32) {
-		t.Errorf("%q", got)
+	w.SetGPU("GPU\xff\xfe", string(bytes.Repeat([]byte{'a', 0xff}, 32)))
+	if got := info(); got.GPUUUID != "GPU\uFFFD" || got.GPUName != strings.Repeat("a\uFFFD", 32) {
+		t.Errorf("%q, %q", got.GPUUUID, got.GPUName)
 	}
 	if s := got.RunID.String(); len(s) != 32 || strings.Trim(s, "0123456789abcdef") != "" {
 		t.Errorf("run id %q", s)
@@ -342,6 +342,43 @@ func TestTookNumberOnly(t *testing.T) {
 	}
 	if n := w.Counter(CtrGivenUp); n != 1 {
 		t.Errorf("%d given up", n)
+	}
+}
+
+// TestTake shows a reader every word that the place of sequence number 200 can
+// have.
+func TestTake(t *testing.T) {
+	w := newHeap(t, smallGeometry)
+	r := heapReader(t, w, ReaderOptions{})
+	place := w.m.word(w.log + 200%64*EntrySize)
+	for _, c := range []struct {
+		what string
+		word uint64
+		want outcome
+	}{
+		{"never used", 0, absent},
+		{"claimed a lap before", published(136) | wordClaimed, absent},
+		{"published a lap before", published(136), absent},
+		{"claimed", published(200) | wordClaimed, absent},
+		{"published", published(200), taken},
+		{"claimed a lap later", published(264) | wordClaimed, overtaken},
+		{"published a lap later", published(264), overtaken},
+		{"published long after", published(200 + 64<<40), overtaken},
+		{"all ones", math.MaxUint64, overtaken},
+	} {
+		*place = c.word
+		var e Entry
+		if got := r.take(200, &e); got != c.want || (got == taken) != (e.Seq == 200) {
+			t.Errorf("%s: %d, %+v", c.what, got, e)
+		}
+	}
+	// The last number that there can be.
+	w = newHeap(t, smallGeometry)
+	*w.head = maxSeq - 1
+	appendSealed(w, maxSeq-1, 1)
+	r = heapReader(t, w, ReaderOptions{FromSeq: maxSeq - 1})
+	if d := cmp.Diff([]uint64{maxSeq - 1}, seqs(pollAll(t, r, 0))); d != "" {
+		t.Error(d)
 	}
 }
 
@@ -614,10 +651,17 @@ func TestReadOnly(t *testing.T) {
 // TestGuard lets nothing but the file's own faults become its error.
 func TestGuard(t *testing.T) {
 	r := heapReader(t, newHeap(t, smallGeometry), ReaderOptions{})
+	forbidden, err := unix.Mmap(-1, 0, os.Getpagesize(), unix.PROT_NONE, unix.MAP_PRIVATE|unix.MAP_ANON)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Munmap(forbidden)
+	var sink byte
 	for name, f := range map[string]func() error{
-		"panic":         func() error { panic("no fault") },
-		"nil":           func() error { var p *int; *p = 1; return nil },
-		"another place": func() error { var s []int; i := 3; s[i] = 1; return nil },
+		"a fault elsewhere": func() error { sink = forbidden[0]; return nil },
+		"panic":             func() error { panic("no fault") },
+		"nil":               func() error { var p *int; *p = 1; return nil },
+		"another place":     func() error { var s []int; i := 3; s[i] = 1; return nil },
 	} {
 		func() {
 			defer func() {
@@ -632,7 +676,8 @@ func TestGuard(t *testing.T) {
 	if _, err := r.Info(); err != nil {
 		t.Error(err)
 	}
-	err := r.locked(func() error { r.m.load(int64(len(r.m.b))); return nil })
+	_ = sink
+	err = r.locked(func() error { r.m.load(int64(len(r.m.b))); return nil })
 	if !errors.Is(err, ErrCorrupt) {
 		t.Errorf("an offset outside: %v", err)
 	}
@@ -701,7 +746,7 @@ func TestSnapshotWhileWriting(t *testing.T) {
 	defer func() { close(stop); <-done }()
 	eventually(t, "a lap", func() bool { return w.Published() > 64 })
 	seen := 0
-	for range 300 {
+	for range 2000 {
 		b, err := r.Snapshot()
 		if err != nil {
 			t.Fatal(err)
