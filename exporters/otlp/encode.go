@@ -8,7 +8,6 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 
 	"github.com/lanetrace/lanetrace/collector"
-	"github.com/lanetrace/lanetrace/spanring"
 )
 
 // ScopeName is the instrumentation scope of everything that is exported.
@@ -73,7 +72,7 @@ type encoder struct {
 // step appends the spans of s to chunks taken from next, each at most maxBytes
 // long, and calls done with each. A span that alone is longer is left out and
 // counted in oversize.
-func (e *encoder) step(s *collector.Step, run spanring.RunID, reason collector.ExportReason, next func() []byte, done func(chunk)) {
+func (e *encoder) step(s *collector.Step, run collector.RunID, reason collector.ExportReason, next func() []byte, done func(chunk)) {
 	e.oversize = 0
 	trace := collector.StepTraceID(run, s.Number)
 	c := chunk{buf: next()}
@@ -220,7 +219,7 @@ func appendFailed(b []byte, s *collector.Step, f *collector.FailedSpan) []byte {
 	b = appendString(b, tagEventName, eventFailed)
 	b = keySpanKind.appendString(b, tagEventAttribute, f.SpanKind.String())
 	k := keyKernel
-	if f.SpanKind == spanring.KindLane {
+	if f.SpanKind == collector.KindLane {
 		k = keyLane
 	}
 	b = k.appendString(b, tagEventAttribute, f.Text.String())
@@ -249,9 +248,9 @@ func appendSpan(b []byte, s *collector.Step, i int, trace collector.TraceID) []b
 		b = keyLane.appendString(b, tagSpanAttribute, sp.LaneText.Text)
 	}
 	switch sp.Kind {
-	case spanring.KindKernel:
+	case collector.KindKernel:
 		b = keyKernel.appendString(b, tagSpanAttribute, sp.Text.String())
-	case spanring.KindGraph:
+	case collector.KindGraph:
 		b = keyGraphID.appendInt(b, tagSpanAttribute, int64(sp.Text.GraphID))
 		b = keyGraphNodes.appendInt(b, tagSpanAttribute, int64(sp.Text.GraphNodes))
 	}
@@ -260,7 +259,7 @@ func appendSpan(b []byte, s *collector.Step, i int, trace collector.TraceID) []b
 		b = keyContext.appendInt(b, tagSpanAttribute, int64(sp.Context))
 	}
 	b = keyQueueDelay.appendInt(b, tagSpanAttribute, sp.LeadNS)
-	if sp.Kind != spanring.KindLane {
+	if sp.Kind != collector.KindLane {
 		b = keyGap.appendString(b, tagSpanAttribute, sp.Gap.String())
 		b = keyRaw.appendInt(b, tagSpanAttribute, int64(sp.RawNS))
 		b = keyCalibration.appendString(b, tagSpanAttribute, sp.Calibration.String())
@@ -295,7 +294,7 @@ var (
 )
 
 // appendResource writes the ResourceSpans.resource field of an engine.
-func appendResource(b []byte, label, host string, i *spanring.Info) []byte {
+func appendResource(b []byte, label, host string, i *collector.Info) []byte {
 	b, at := openMessage(b, tagRSResource)
 	text := func(k key, v string) {
 		if v = collector.CleanText(v); v != "" {

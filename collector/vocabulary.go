@@ -1,0 +1,19 @@
+package collector
+
+import "github.com/lanetrace/lanetrace/spanring"
+
+// The ring's words that are part of the model, so that exporters need know
+// nothing of rings.
+type (
+	// RunID is the random identity of one run of one producer.
+	RunID = spanring.RunID
+	// Info says who a producer is.
+	Info = spanring.Info
+)
+
+// The kinds of spans.
+const (
+	KindLane   = spanring.KindLane
+	KindKernel = spanring.KindKernel
+	KindGraph  = spanring.KindGraph
+)
