@@ -125,11 +125,14 @@ func (p *Processor) Poll() (n int, done bool, err error) {
 		return n, true, fmt.Errorf("read engine %s: %w", p.engine.label, err)
 	}
 	if done {
-		st := EngineDied
+		st, why := EngineDied, IncompleteEnded
 		if p.engine.Info().Clean {
 			st = EngineEnded
+		} else if alive, err := p.src.Alive(); err == nil && alive {
+			// A recording that its engine outlived: reading ended, not the engine.
+			st, why = EngineLive, IncompleteDetach
 		}
-		p.finish(IncompleteEnded, st)
+		p.finish(why, st)
 	}
 	return n, done, nil
 }
