@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strconv"
 	"strings"
 
 	"github.com/lanetrace/lanetrace/collector"
@@ -16,7 +17,7 @@ import (
 type reportCmd struct {
 	File   string      `arg:"" optional:"" help:"Recording (.ltrec) or ring file (.ring), also of an engine that died. Default: the rings of the ring directory." placeholder:"FILE"`
 	Engine engineMatch `help:"Report only on this engine: a service name, an executable or the beginning of a run id." placeholder:"E"`
-	Step   uint64      `help:"Draw this step (default: one of typical length)." placeholder:"N"`
+	Step   string      `help:"Draw the step of this number, or one with a lane of this name (default: one of typical length)." placeholder:"N|LANE"`
 	Top    positive    `help:"List so many kernels (default ${default})." default:"10" placeholder:"N"`
 	Width  cells       `help:"Width of the report (default: the terminal's, or 80)." placeholder:"CELLS"`
 	dirFlags
@@ -65,7 +66,12 @@ func (c *reportCmd) Run(a *app) (err error) {
 	if len(sources) == 0 && damage == nil {
 		return c.Engine.none(what, there)
 	}
-	o := report.Options{Top: int(c.Top), Step: c.Step, Width: int(c.Width)}
+	o := report.Options{Top: int(c.Top), Width: int(c.Width)}
+	if n, err := strconv.ParseUint(c.Step, 10, 64); err == nil {
+		o.Step = n
+	} else {
+		o.Lane = c.Step
+	}
 	if o.Width == 0 {
 		o.Width = a.widthOf(a.stdout)
 	}
@@ -76,6 +82,7 @@ func (c *reportCmd) Run(a *app) (err error) {
 				return err
 			}
 		}
+		o.Recorded = s.whole
 		text, err := reportOn(s, o)
 		if err != nil && first == nil {
 			first = bareRecording(err)

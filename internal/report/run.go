@@ -20,6 +20,11 @@ type Options struct {
 	// Step is the number of the step to draw. Default 0: one of typical length,
 	// with kernels if any has them.
 	Step uint64
+	// Lane draws, where Step is 0, a step that has a lane of that name. Default "":
+	// any.
+	Lane string
+	// Recorded: the run comes from a recording, whose end need not be its own.
+	Recorded bool
 	// Width is how wide the report is, from 60. Default 80.
 	Width int
 }
@@ -54,7 +59,8 @@ type Run struct {
 
 	lanes   map[string]*laneStat
 	kernels map[string]*kernelStat
-	picks   [2]picker // unarmed and armed
+	picks   [2]picker // unarmed and armed, of those that may be drawn
+	length  [2]sketch // how long those are
 	asked   *collector.Step
 }
 
@@ -104,9 +110,17 @@ func (r *Run) ObserveStep(s *collector.Step) {
 	if armed == 0 {
 		r.host.add(uint64(max(0, s.HostNS())))
 	}
-	if !s.Faulty() && len(s.Spans) > 0 {
+	if !s.Faulty() && len(s.Spans) > 0 && r.o.mayDraw(s) {
+		r.length[armed].add(uint64(max(0, end-start)))
 		r.picks[armed].offer(s)
 	}
+}
+
+// mayDraw reports whether s has the lane that the drawn step is to have.
+func (o *Options) mayDraw(s *collector.Step) bool {
+	return o.Lane == "" || slices.ContainsFunc(s.Spans, func(sp collector.Span) bool {
+		return sp.Kind == spanring.KindLane && sp.Text.String() == o.Lane
+	})
 }
 
 func (r *Run) span(sp *collector.Span, armed int) {
@@ -210,7 +224,7 @@ func (r *Run) Exemplary() *collector.Step {
 		return r.asked
 	}
 	for _, armed := range [...]int{1, 0} {
-		if s := r.picks[armed].typical(&r.steps[armed]); s != nil {
+		if s := r.picks[armed].typical(&r.length[armed]); s != nil {
 			return s
 		}
 	}
@@ -232,6 +246,8 @@ func (r *Run) Text(e *collector.Engine) string {
 		b.WriteString(Timeline(s, TimelineOptions{Width: r.o.Width}))
 	case r.o.Step != 0:
 		b.WriteString("step " + strconv.FormatUint(r.o.Step, 10) + " is not among those that were read\n")
+	case r.o.Lane != "":
+		b.WriteString("no complete step with a lane " + r.o.Lane + " was read\n")
 	default:
 		b.WriteString("no complete step with spans to draw\n")
 	}
@@ -247,7 +263,11 @@ func (r *Run) header(b *strings.Builder, e *collector.Engine) {
 	if x := collector.CleanText(i.Executable); x != "" {
 		who = append(who, x)
 	}
-	who = append(who, fmt.Sprintf("pid %d", i.PID), e.State().String())
+	state := e.State().String()
+	if r.o.Recorded && e.State() == collector.EngineLive {
+		state = "ran on"
+	}
+	who = append(who, fmt.Sprintf("pid %d", i.PID), state)
 	line("run", run+"  "+strings.Join(who, ", "))
 	if i.GPUName != "" || i.GPUUUID != "" {
 		line("gpu", strings.TrimSpace(collector.CleanText(i.GPUName)+"  "+collector.CleanText(i.GPUUUID)))
