@@ -740,7 +740,9 @@ func TestSnapshotWhileWriting(t *testing.T) {
 			default:
 			}
 			appendSealed(w, n, 1)
-			w.SetContext(&ContextState{GPURefNS: int64(n), UncertaintyNS: n})
+			for k := range uint64(20) { // hardly ever at rest
+				w.SetContext(&ContextState{GPURefNS: int64(20*n + k), UncertaintyNS: 20*n + k})
+			}
 		}
 	}()
 	defer func() { close(stop); <-done }()
