@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"math/bits"
-	"unsafe"
 )
 
 // LayoutVersion is the version of the file layout this package writes. A reader
@@ -108,7 +107,7 @@ const (
 	_ = 1 / (1 - (offContexts%8 + contextSize%8))
 
 	// A record is its word and its payload, and records do not straddle lines.
-	_ = uint(EntrySize-8-unsafe.Sizeof(Words{})) + uint(unsafe.Sizeof(Words{})+8-EntrySize)
+	_ = uint(EntrySize-8-8*len(Words{})) + uint(8+8*len(Words{})-EntrySize)
 	_ = uint(SlotSize-EntrySize) + uint(EntrySize-SlotSize)
 	_ = 1 / (1 - (HeaderSize%cacheLine + EntrySize%cacheLine + AllocSize%cacheLine))
 )

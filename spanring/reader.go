@@ -139,7 +139,7 @@ func openFD(fd int, path string, o ReaderOptions) (*Reader, error) {
 	}
 	r := &Reader{fd: fd, path: path, m: newMemory(b)}
 	if err := r.attach(o); err != nil {
-		unix.Munmap(b)
+		_ = unix.Munmap(b)
 		return nil, err
 	}
 	return r, nil

@@ -95,7 +95,9 @@ func Create(dir Dir, o Options) (*Writer, error) {
 	}
 	w, err := fill(fd, tmp, path, dir, geo, info)
 	if err != nil {
-		unix.Unlink(tmp)
+		if uerr := unix.Unlink(tmp); uerr != nil {
+			err = fmt.Errorf("%w; %s is left behind: %w", err, tmp, uerr)
+		}
 		unix.Close(fd)
 		return nil, err
 	}
@@ -128,14 +130,14 @@ func fill(fd int, tmp, path string, dir Dir, geo Geometry, info Info) (*Writer, 
 	}
 	// A child of fork (the cgo world has them) must neither keep nor write it.
 	if err := unix.Madvise(b, unix.MADV_DONTFORK); err != nil {
-		unix.Munmap(b)
+		_ = unix.Munmap(b)
 		return nil, fmt.Errorf("keep ring %s from children: %w", tmp, err)
 	}
 	w := newWriter(newMemory(b), geo, info)
 	w.path = path
 	w.fd.Store(int32(fd))
 	if err := unix.Rename(tmp, path); err != nil {
-		unix.Munmap(b)
+		_ = unix.Munmap(b)
 		return nil, fmt.Errorf("put ring in place as %s: %w", path, err)
 	}
 	return w, nil
