@@ -291,7 +291,6 @@ var errColumns = errors.New("entries do not decode")
 type encoder struct {
 	c       codec
 	n       int
-	started bool
 	recv    []byte // pairs of count and time on recvUnitNS
 	recvAt  int64  // in units, of the pair being counted
 	recvN   uint64
