@@ -78,7 +78,7 @@ func Timeline(s *collector.Step, o TimelineOptions) string {
 		waited = waited || strings.ContainsRune(line, waitCell)
 		failed = failed || len(r.marks) > 0
 	}
-	b.WriteString(legend(column, shaded, waited, failed) + "\n")
+	b.WriteString(legend(o.Width, column, shaded, waited, failed) + "\n")
 	return b.String()
 }
 
@@ -115,18 +115,29 @@ func title(s *collector.Step, w int, lengthNS int64) string {
 	return t + spaces(w-width(t)-width(d)) + d
 }
 
-func legend(column int64, shaded, waited, failed bool) string {
-	l := "one column is " + ticks(column, unitOf(column))
+// legend says what the drawing's characters mean, in as many lines as it takes.
+func legend(w int, column int64, shaded, waited, failed bool) string {
+	parts := []string{"one column is " + ticks(column, unitOf(column))}
 	if waited {
-		l += "  " + string(waitCell) + " enqueued, not begun"
+		parts = append(parts, string(waitCell)+" enqueued, not begun")
 	}
 	if shaded {
-		l += "  ░▒▓█ share of a column"
+		parts = append(parts, "░▒▓█ share of a column")
 	}
 	if failed {
-		l += "  × failed"
+		parts = append(parts, string(failCell)+" failed")
 	}
-	return l
+	text, line := "", ""
+	for _, p := range parts {
+		if line != "" && width(line)+2+width(p) > w {
+			text, line = text+line+"\n", ""
+		}
+		if line != "" {
+			line += "  "
+		}
+		line += p
+	}
+	return text + line
 }
 
 // niceColumn is the smallest round length of a column with which length fits into
