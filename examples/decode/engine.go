@@ -114,6 +114,16 @@ func (e *engine) enqueue(step lanetrace.Step, p *plan) error {
 
 func (e *engine) lanes(w *laneWalk, p *plan) error {
 	m := e.model
+	if len(p.slot) > 0 {
+		if err := m.upload(m.prefill, p.slot, p.pos, p.picks, false); err != nil {
+			return err
+		}
+	}
+	if len(p.decode) > 0 {
+		if err := m.upload(m.dec, p.decSlot, p.decPos, nil, true); err != nil {
+			return err
+		}
+	}
 	if len(p.admit) > 0 {
 		w.enter(e.admit)
 		if err := m.admit(p.admit); err != nil {
@@ -123,7 +133,7 @@ func (e *engine) lanes(w *laneWalk, p *plan) error {
 	}
 	if len(p.slot) > 0 {
 		w.enter(e.prefill)
-		n, err := m.run(m.prefill, p.slot, p.pos, p.picks, false, p.parity)
+		n, err := m.run(m.prefill, p.parity)
 		p.launches += n
 		if err == nil && e.inspect != nil && len(p.picks) > 0 {
 			err = e.inspect(m.prefill, p.pickOf)
@@ -134,7 +144,7 @@ func (e *engine) lanes(w *laneWalk, p *plan) error {
 	}
 	if len(p.decode) > 0 {
 		w.enter(e.decode)
-		n, err := m.run(m.dec, p.decSlot, p.decPos, nil, true, p.parity)
+		n, err := m.run(m.dec, p.parity)
 		p.launches += n
 		if err == nil && e.inspect != nil {
 			err = e.inspect(m.dec, p.decode)
