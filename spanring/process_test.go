@@ -11,8 +11,10 @@ import (
 	"strconv"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -82,20 +84,31 @@ var children = map[string]func() error{
 	// has called exec.
 	"parent": func() error {
 		return asProducer(smallGeometry, func(w *Writer) error {
-			return leaveBehind(w, nil)
-		})
-	},
-
-	// holder does too, but its child was given a copy of the ring's descriptor, as
-	// a forked child has it that never calls exec and closes nothing.
-	"holder": func() error {
-		return asProducer(smallGeometry, func(w *Writer) error {
-			fd, err := unix.Dup(w.FD())
+			exe, err := os.Executable()
 			if err != nil {
 				return err
 			}
-			return leaveBehind(w, []*os.File{os.NewFile(uintptr(fd), "ring")})
+			c := exec.Command(exe)
+			c.Env = append(os.Environ(), childEnv+"=idle")
+			c.Stdin = os.Stdin
+			if err := c.Start(); err != nil {
+				return err
+			}
+			fmt.Println("ring", w.Path())
+			fmt.Println("grandchild", c.Process.Pid)
+			return c.Wait()
 		})
+	},
+
+	// forks leaves a child behind that never calls exec, as C programs have them.
+	"forks": func() error {
+		return asProducer(smallGeometry, func(w *Writer) error { return leaveFork(w, -1) })
+	},
+
+	// atfork does too, but its child closes Writer.FD first, as a child handler of
+	// pthread_atfork would.
+	"atfork": func() error {
+		return asProducer(smallGeometry, func(w *Writer) error { return leaveFork(w, w.FD()) })
 	},
 }
 
@@ -113,20 +126,35 @@ func asProducer(geo Geometry, f func(w *Writer) error) error {
 	return f(w)
 }
 
-func leaveBehind(w *Writer, files []*os.File) error {
-	exe, err := os.Executable()
-	if err != nil {
-		return err
-	}
-	c := exec.Command(exe)
-	c.Env = append(os.Environ(), childEnv+"=idle")
-	c.Stdin, c.ExtraFiles = os.Stdin, files
-	if err := c.Start(); err != nil {
-		return err
-	}
+func leaveFork(w *Writer, closeFD int) error {
 	fmt.Println("ring", w.Path())
-	fmt.Println("grandchild", c.Process.Pid)
-	return c.Wait()
+	pid, err := fork(closeFD)
+	if err != 0 {
+		return fmt.Errorf("fork: %w", err)
+	}
+	fmt.Println("grandchild", pid)
+	_, rerr := io.Copy(io.Discard, os.Stdin)
+	return rerr
+}
+
+// fork is fork without exec. The child closes closeFD unless it is -1 and lives
+// until standard input ends, all in bare system calls: there is no Go runtime in
+// it to rely on.
+//
+//go:norace
+func fork(closeFD int) (pid uintptr, errno syscall.Errno) {
+	var b [1]byte
+	pid, _, errno = syscall.RawSyscall6(syscall.SYS_CLONE, uintptr(syscall.SIGCHLD), 0, 0, 0, 0, 0)
+	if errno != 0 || pid != 0 {
+		return pid, errno
+	}
+	if closeFD >= 0 {
+		syscall.RawSyscall(syscall.SYS_CLOSE, uintptr(closeFD), 0, 0)
+	}
+	syscall.RawSyscall(syscall.SYS_READ, 0, uintptr(unsafe.Pointer(&b)), 1)
+	for {
+		syscall.RawSyscall(syscall.SYS_EXIT_GROUP, 0, 0, 0)
+	}
 }
 
 // stall does what Append does up to the middle of writing the payload, and
@@ -200,6 +228,22 @@ func (c *child) say(t *testing.T, key string) string {
 func (c *child) kill() {
 	c.cmd.Process.Kill()
 	c.cmd.Wait()
+}
+
+// adopt makes this process the parent of what its children leave behind, and
+// waits for it at the test's end.
+func adopt(t *testing.T) (pid *int) {
+	t.Helper()
+	pid = new(int)
+	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if *pid != 0 {
+			unix.Wait4(*pid, nil, 0, nil)
+		}
+	})
+	return pid
 }
 
 // TestSecondProcess reads while another process writes.
@@ -371,10 +415,11 @@ func TestKilledWhileWriting(t *testing.T) {
 // TestLockFallsWithProducer kills a producer whose own child lives on.
 func TestLockFallsWithProducer(t *testing.T) {
 	d := privateDir(t)
+	grandchild := adopt(t)
 	c := start(t, "parent", d.Path)
 	r := open(t, c.say(t, "ring"))
-	grandchild, err := strconv.Atoi(c.say(t, "grandchild"))
-	if err != nil {
+	var err error
+	if *grandchild, err = strconv.Atoi(c.say(t, "grandchild")); err != nil {
 		t.Fatal(err)
 	}
 	if alive, err := r.Alive(); !alive || err != nil {
@@ -386,26 +431,58 @@ func TestLockFallsWithProducer(t *testing.T) {
 	if d := time.Since(began); d > time.Second {
 		t.Errorf("the death was seen after %v", d)
 	}
-	if err := unix.Kill(grandchild, 0); err != nil {
+	if err := unix.Kill(*grandchild, 0); err != nil {
 		t.Errorf("the child that was to live on: %v", err)
 	}
 }
 
-// TestLockHeldByCopy shows why a program that forks without exec must close
-// Writer.FD in the child: a copy of the descriptor alone, without the mapping,
-// keeps the lock.
-func TestLockHeldByCopy(t *testing.T) {
-	d := privateDir(t)
-	c := start(t, "holder", d.Path)
-	r := open(t, c.say(t, "ring"))
-	c.say(t, "grandchild")
-	c.cmd.Process.Kill()
-	c.cmd.Process.Wait()
-	if alive, err := r.Alive(); !alive || err != nil {
-		t.Errorf("with a copy of the descriptor left: alive %v, %v", alive, err)
+// TestLockAndFork kills a producer whose child of fork, without exec, lives on.
+// The child never has the mapping; unless it closes its copy of the descriptor,
+// that alone keeps the lock, which is why Writer.FD is there.
+func TestLockAndFork(t *testing.T) {
+	for part, closes := range map[string]bool{"forks": false, "atfork": true} {
+		grandchild := adopt(t)
+		c := start(t, part, privateDir(t).Path)
+		r := open(t, c.say(t, "ring"))
+		pid := c.say(t, "grandchild")
+		proc := "/proc/" + pid
+		var err error
+		if *grandchild, err = strconv.Atoi(pid); err != nil {
+			t.Fatal(err)
+		}
+		holds := func() bool {
+			t.Helper()
+			fds, err := os.ReadDir(proc + "/fd")
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, fd := range fds {
+				if l, err := os.Readlink(proc + "/fd/" + fd.Name()); err == nil && l == r.Path() {
+					return true
+				}
+			}
+			return false
+		}
+		if closes {
+			eventually(t, "the child closes the descriptor", func() bool { return !holds() })
+		} else if !holds() {
+			t.Errorf("%s: the child has no copy of the descriptor", part)
+		}
+		maps, err := os.ReadFile(proc + "/maps")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(string(maps), "[stack]") || strings.Contains(string(maps), r.Path()) {
+			t.Errorf("%s: mappings of the child:\n%s", part, maps)
+		}
+		c.cmd.Process.Kill()
+		c.cmd.Process.Wait()
+		if alive, err := r.Alive(); alive == closes || err != nil {
+			t.Errorf("%s: after the producer's death, its child living on: alive %v, %v", part, alive, err)
+		}
+		c.stdin.Close() // ends the child
+		eventually(t, "the lock falls with the last copy", func() bool { alive, err := r.Alive(); return err == nil && !alive })
 	}
-	c.stdin.Close() // ends the grandchild
-	eventually(t, "the lock falls with the last copy", func() bool { alive, err := r.Alive(); return err == nil && !alive })
 }
 
 // TestMappingStaysFromChildren looks at what the kernel says of the producer's
