@@ -33,6 +33,7 @@ enum {
   ERR_INVALID_VALUE = 1,
   ERR_OUT_OF_MEMORY = 2,
   ERR_INVALID_DEVICE = 101,
+  ERR_INVALID_CONTEXT = 201,
   ERR_NOT_SUPPORTED = 801,
   ERR_CAPTURE_UNSUPPORTED = 900,
 };
@@ -176,6 +177,22 @@ static lt_result bind_(const lt_ctx *c, bound *b) {
   r = c->lib->cuCtxPushCurrent_v2(c->ctx);
   b->pushed = r == 0;
   return r;
+}
+
+// explicit_ tells a stream's own handle from those that mean a default stream of
+// the current context: null, legacy and per-thread.
+static int explicit_(lt_handle s) { return s > 2; }
+
+// bind_if binds only if it must. A call with a stream's own handle finds its
+// context by it (driver 580: launches, records, capture status), and asking,
+// pushing and popping on each would cost it half a microsecond. A driver that
+// wants a context all the same answers ERR_INVALID_CONTEXT and has done nothing:
+// then the caller comes again and must.
+static lt_result bind_if(const lt_ctx *c, int must, bound *b) {
+  if (must)
+    return bind_(c, b);
+  *b = (bound){0};
+  return 0;
 }
 
 static lt_result bind_relaxed(const lt_ctx *c, bound *b) {
@@ -435,31 +452,36 @@ static lt_result launch(const lt_ctx *c, const lt_launch_desc *d, const lt_arg *
 }
 
 lt_result lt_launch(lt_ctx *c, const lt_launch_desc *d, const lt_arg *args) {
-  bound b;
-  lt_result r = bind_(c, &b);
-  if (r != 0)
-    return r;
-  r = launch(c, d, args);
-  unbind(c, &b);
-  return r;
+  for (int must = !explicit_(d->stream);; must = 1) {
+    bound b;
+    lt_result r = bind_if(c, must, &b);
+    if (r != 0)
+      return r;
+    r = launch(c, d, args);
+    unbind(c, &b);
+    if (must || r != ERR_INVALID_CONTEXT)
+      return r;
+  }
 }
 
-void lt_launch_timed(lt_ctx *c, const lt_launch_desc *d, const lt_arg *args, lt_handle start, lt_handle end,
-                     lt_launch_result *out) {
-  memset(out, 0, sizeof *out);
-  bound b;
-  out->launch = bind_(c, &b);
-  if (out->launch != 0)
-    return;
+// launch_timed is lt_launch_timed in the context that is current. It reports
+// whether the driver wanted one and nothing was launched.
+static int launch_timed(const lt_ctx *c, const lt_launch_desc *d, const lt_arg *args, lt_handle start, lt_handle end,
+                        lt_launch_result *out) {
+  int status = CAPTURE_NONE;
+  lt_result r = c->lib->cuStreamIsCapturing(d->stream, &status);
   out->calls = 1;
-  if (capturing(c, d->stream)) {
+  if (r == ERR_INVALID_CONTEXT)
+    return 1;
+  if (r != 0 || status != CAPTURE_NONE) {
     out->capturing = 1;
     out->launch = launch(c, d, args);
-    unbind(c, &b);
-    return;
+    return out->launch == ERR_INVALID_CONTEXT;
   }
   out->calls++;
   out->start = c->lib->cuEventRecord(start, d->stream);
+  if (out->start == ERR_INVALID_CONTEXT)
+    return 1;
   out->start_recorded = out->start == 0;
   out->launch = launch(c, d, args);
   if (out->start_recorded && out->launch == 0) {
@@ -469,7 +491,22 @@ void lt_launch_timed(lt_ctx *c, const lt_launch_desc *d, const lt_arg *args, lt_
     out->end = c->lib->cuEventRecord(end, d->stream);
     out->end_recorded = out->end == 0;
   }
-  unbind(c, &b);
+  return out->launch == ERR_INVALID_CONTEXT;
+}
+
+void lt_launch_timed(lt_ctx *c, const lt_launch_desc *d, const lt_arg *args, lt_handle start, lt_handle end,
+                     lt_launch_result *out) {
+  for (int must = !explicit_(d->stream);; must = 1) {
+    bound b;
+    memset(out, 0, sizeof *out);
+    out->launch = bind_if(c, must, &b);
+    if (out->launch != 0)
+      return;
+    int again = launch_timed(c, d, args, start, end, out);
+    unbind(c, &b);
+    if (must || !again)
+      return;
+  }
 }
 
 // Memory ------------------------------------------------------------------------------------
@@ -598,21 +635,26 @@ lt_result lt_tel_stream_id(lt_ctx *c, lt_handle s, uint64_t *id) {
 }
 
 void lt_tel_record(lt_ctx *c, lt_handle e, lt_handle s, lt_recorded *out) {
-  bound b;
-  *out = (lt_recorded){0};
-  if (bind_(c, &b) != 0) {
-    out->capturing = 1;
-    out->calls = b.calls;
-    return;
+  for (int must = !explicit_(s);; must = 1) {
+    bound b;
+    *out = (lt_recorded){0};
+    if (bind_if(c, must, &b) != 0) {
+      out->capturing = 1;
+      out->calls = b.calls;
+      return;
+    }
+    int status = CAPTURE_NONE, calls = 1;
+    lt_result r = c->lib->cuStreamIsCapturing(s, &status);
+    out->capturing = r != 0 || status != CAPTURE_NONE;
+    if (!out->capturing) {
+      calls++;
+      r = out->result = c->lib->cuEventRecord(e, s);
+    }
+    unbind(c, &b);
+    out->calls = b.calls + calls;
+    if (must || r != ERR_INVALID_CONTEXT)
+      return;
   }
-  int calls = 1;
-  out->capturing = capturing(c, s);
-  if (!out->capturing) {
-    calls++;
-    out->result = c->lib->cuEventRecord(e, s);
-  }
-  unbind(c, &b);
-  out->calls = b.calls + calls;
 }
 
 void lt_tel_elapsed(lt_ctx *c, lt_handle anchor, const lt_pair *pairs, lt_times *out, size_t n, lt_elapsed_result *res) {
