@@ -230,6 +230,33 @@ func TestAbandonedLanes(t *testing.T) {
 	g.balance(2, 1, 1, 0)
 }
 
+// A lane that is abandoned the moment it begins comes to its stream's queue before
+// the one whose event it shares; each frees its own slot all the same.
+func TestAbandonedBeforeItsPredecessor(t *testing.T) {
+	var g *rig
+	var h, next cudaevents.Handle
+	g = newRig(t, scripted.Options{}, cudaevents.Options{Pairs: 2, Abandon: time.Second, StepEnded: func(step uint64) (int64, bool) {
+		if next == (cudaevents.Handle{}) { // between this harvest's landing and its sweep
+			next, _ = g.r.Switch(h, g.lane(1))
+		}
+		return 1, true
+	}})
+	s := g.d.NewStream()
+	h = g.begin(s, g.lane(1))
+	g.d.Work(s, ms)
+	g.d.Advance(2e9)
+	g.r.Harvest()
+	if next == (cudaevents.Handle{}) {
+		t.Fatal("nothing switched")
+	}
+	g.wantReasons(map[spanring.Reason]int{spanring.FailAbandoned: 1})
+	g.settle()
+	g.balance(2, 1, 1, 0)
+	if n := g.busy(); n != 0 {
+		t.Errorf("%d slots busy", n)
+	}
+}
+
 // A handle is stale as soon as it was ended, also when its slot was taken again.
 func TestStaleEnds(t *testing.T) {
 	g := newRig(t, scripted.Options{}, cudaevents.Options{Pairs: 1})
@@ -300,6 +327,28 @@ func TestLaunches(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A launch that was refused between two recorded events keeps its slot until the
+// second has completed.
+func TestRefusedLaunchDrains(t *testing.T) {
+	g := newRig(t, scripted.Options{}, cudaevents.Options{Pairs: 1})
+	s := g.d.NewStream()
+	l, _ := g.r.Reserve(s, g.kernel(1))
+	a := g.d.Record(l.Pair.Start, s)
+	g.d.Work(s, 100*ms)
+	b := g.d.Record(l.Pair.End, s)
+	g.r.Launched(l, cudaevents.LaunchResult{StartRecorded: true, EndRecorded: true, LaunchResult: 701, Calls: a.Calls + b.Calls})
+	g.d.Advance(50 * ms) // the start has completed
+	g.r.Harvest()
+	if n := g.busy(); n != 1 {
+		t.Errorf("%d slots busy while an event is pending", n)
+	}
+	g.settle()
+	if n := g.busy(); n != 0 {
+		t.Errorf("%d slots busy", n)
+	}
+	g.balance(1, 0, 1, 0)
 }
 
 func TestQueuedAndStarved(t *testing.T) {
@@ -388,7 +437,6 @@ func TestRefusedValues(t *testing.T) {
 		{"a tick before", func(t *cudaevents.Times) { t.DurationMS = -0.000032 }, spanring.FailEndBeforeStart},
 		{"zero", func(t *cudaevents.Times) { t.DurationMS = 0 }, spanring.FailZero},
 		{"under half a nanosecond", func(t *cudaevents.Times) { t.DurationMS = 1e-7 }, spanring.FailZero},
-		{"one tick", func(t *cudaevents.Times) { t.DurationMS = 0.000032 }, spanring.FailNone},
 		{"NaN", func(t *cudaevents.Times) { t.DurationMS = nan }, spanring.FailNotFinite},
 		{"infinite", func(t *cudaevents.Times) { t.DurationMS = 1 / nan32(0) }, spanring.FailNotFinite},
 		{"minus infinite", func(t *cudaevents.Times) { t.DurationMS = -1 / nan32(0) }, spanring.FailNotFinite},
@@ -396,6 +444,7 @@ func TestRefusedValues(t *testing.T) {
 		{"years", func(t *cudaevents.Times) { t.DurationMS = 1e12 }, spanring.FailTooLong},
 		{"before its enqueue", func(t *cudaevents.Times) { t.SinceAnchorMS -= 2 }, spanring.FailMisplaced},
 		{"after it was seen", func(t *cudaevents.Times) { t.SinceAnchorMS += 2 }, spanring.FailMisplaced},
+		{"ends before its end was enqueued", func(t *cudaevents.Times) { t.DurationMS = 0.001 }, spanring.FailMisplaced},
 		{"nowhere", func(t *cudaevents.Times) { t.SinceAnchorMS = nan }, spanring.FailNone}, // its own bounds place it
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -404,7 +453,10 @@ func TestRefusedValues(t *testing.T) {
 			g.span(s)
 			g.settle()
 			g.d.Advance(50 * ms)
-			g.span(s)
+			h := g.begin(s, g.lane(1))
+			g.d.Work(s, ms)
+			g.d.Advance(900_000)
+			g.end(h)
 			g.d.Finish()
 			g.d.Advance(100_000)
 			g.d.OnElapsed(func(_ cudaevents.Pair, t *cudaevents.Times) cudaevents.Result {
@@ -437,6 +489,24 @@ func TestRefusedValues(t *testing.T) {
 				t.Errorf("after a refused value: %+v", c)
 			}
 		})
+	}
+}
+
+// The shortest there is, is a span.
+func TestOneTickIsASpan(t *testing.T) {
+	g := newRig(t, scripted.Options{}, cudaevents.Options{Pairs: 4})
+	s := g.d.NewStream()
+	h := g.begin(s, g.lane(1))
+	g.end(h)
+	g.d.Finish()
+	g.d.OnElapsed(func(_ cudaevents.Pair, t *cudaevents.Times) cudaevents.Result {
+		t.DurationMS = 0.000032
+		return cudaevents.Success
+	})
+	g.r.Harvest()
+	spans, _, _ := g.log()
+	if len(spans) != 1 || spans[0].RawNS != 32 {
+		t.Errorf("spans %+v", spans)
 	}
 }
 
@@ -597,6 +667,26 @@ func TestSwitchThatCannot(t *testing.T) {
 		})
 	}
 	g := newRig(t, scripted.Options{}, cudaevents.Options{Pairs: 4})
+	// A stale handle whose stream was destroyed says nothing about the stream that
+	// has its handle now, known or not.
+	s := g.d.NewStream()
+	stale := g.begin(s, g.lane(1))
+	g.end(stale)
+	g.settle()
+	g.r.StreamDestroyed(s)
+	g.d.DropStream(s)
+	for range 2 {
+		if h, o := g.r.Switch(stale, g.lane(1)); o != cudaevents.BeginOff || h != (cudaevents.Handle{}) {
+			t.Errorf("switch on a destroyed stream: %v, %v", h, o)
+		}
+		if g.d.NewStream() == s {
+			g.span(s)
+			g.settle()
+		}
+	}
+	g.balance(2, 2, 0, 0)
+
+	g = newRig(t, scripted.Options{}, cudaevents.Options{Pairs: 4})
 	if h, o := g.r.Switch(cudaevents.Handle{}, g.lane(1)); o != cudaevents.BeginOff || h != (cudaevents.Handle{}) {
 		t.Errorf("switch of the zero handle: %v, %v", h, o)
 	}
@@ -653,6 +743,54 @@ func TestStreamsComeAndGo(t *testing.T) {
 	if n := cudaevents.Streams(g.r); n > 20 {
 		t.Errorf("%d streams known after 500 came and went", n)
 	}
+}
+
+// A stream that is forgotten while an end on it is inside the driver loses nothing.
+func TestStreamForgottenUnderAnEnd(t *testing.T) {
+	g := newRig(t, scripted.Options{}, cudaevents.Options{Pairs: 4, Abandon: time.Second})
+	s := g.d.NewStream()
+	h := g.begin(s, g.lane(1))
+	inside, leave := make(chan struct{}), make(chan struct{})
+	g.d.OnCall(func(m scripted.Method) {
+		if m == scripted.Record {
+			close(inside)
+			<-leave
+		}
+	})
+	done := make(chan bool)
+	go func() { done <- g.r.End(h) }()
+	<-inside
+	g.d.OnCall(nil)
+	g.r.StreamDestroyed(s) // and destroyed when the end has returned
+	for range 4 {
+		g.d.Advance(1e9)
+		g.r.Harvest()
+	}
+	if n := cudaevents.Streams(g.r); n != 0 {
+		t.Errorf("%d streams known, want none", n)
+	}
+	close(leave)
+	if !<-done {
+		t.Error("the end was stale")
+	}
+	g.settle()
+	g.balance(1, 1, 0, 0)
+}
+
+// Generations skip 0, which no handle has.
+func TestGenerationsWrap(t *testing.T) {
+	g := newRig(t, scripted.Options{}, cudaevents.Options{Pairs: 1})
+	cudaevents.SetGeneration(g.r, 0, 1<<32-2)
+	s := g.d.NewStream()
+	for _, want := range []uint32{1<<32 - 1, 1, 2} {
+		h := g.begin(s, g.lane(1))
+		if got := cudaevents.Generation(h); got != want {
+			t.Errorf("generation %d, want %d", got, want)
+		}
+		g.end(h)
+		g.settle()
+	}
+	g.balance(3, 3, 0, 0)
 }
 
 // Two handles of one stream are one stream.

@@ -47,6 +47,18 @@ func TestCalibration(t *testing.T) {
 		{name: "not asked for", so: scripted.Options{Device: h200}, skip: true, want: want{spanring.CalibrationAssumed, 3040, 0, ""}},
 		{name: "the first plug is too short", so: scripted.Options{Device: h200, CallNS: 12_000}, want: want{spanring.CalibrationMeasured, 3040, 40, "pairs calibrated"}},
 		{name: "no plug is long enough", so: scripted.Options{Device: h200, CallNS: 400_000}, want: want{spanring.CalibrationAssumed, 3040, 0, "the plug ended"}},
+		{name: "every fifth pair half a microsecond off", so: scripted.Options{Device: h200}, script: func(d *scripted.Driver) {
+			n := 0
+			d.OnElapsed(func(_ cudaevents.Pair, t *cudaevents.Times) cudaevents.Result {
+				switch n++; n % 5 {
+				case 0:
+					t.DurationMS += 0.0005
+				case 1:
+					t.DurationMS -= 0.0005
+				}
+				return cudaevents.Success
+			})
+		}, want: want{spanring.CalibrationAssumed, 3040, 0, "too noisy"}},
 		{name: "spins are refused", so: scripted.Options{Device: h200}, script: func(d *scripted.Driver) { d.FailAll(scripted.SpinPair, 701) }, want: want{spanring.CalibrationAssumed, 3040, 0, "enqueue spin 0"}},
 		{name: "one bad try", so: scripted.Options{Device: h200}, script: func(d *scripted.Driver) { d.Fail(scripted.SpinPair, 3, 701) }, want: want{spanring.CalibrationMeasured, 3040, 40, "pairs calibrated"}},
 		{name: "unreadable", so: scripted.Options{Device: h200}, script: func(d *scripted.Driver) { d.FailAll(scripted.Elapsed, 700) }, want: want{spanring.CalibrationAssumed, 3040, 0, "read pair 0"}},

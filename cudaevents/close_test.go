@@ -223,6 +223,22 @@ func TestCloseWhileACallerIsInTheDriver(t *testing.T) {
 	}
 }
 
+// A caller that was overtaken by the closing between looking and taking gives the
+// slot back; one that has taken it is waited for.
+func TestTakingWhileClosing(t *testing.T) {
+	g := newRig(t, scripted.Options{}, cudaevents.Options{Pairs: 1})
+	if o := cudaevents.TakeLate(g.r); o != cudaevents.BeginOff {
+		t.Errorf("taken too late: %v", o)
+	}
+	if n := g.busy(); n != 0 {
+		t.Errorf("%d slots busy", n)
+	}
+	if cudaevents.ShutWhileTaken(g.r) {
+		t.Error("closing took a slot from under its taker")
+	}
+	g.balance(0, 0, 0, 0)
+}
+
 func TestCloseReportsTheDriver(t *testing.T) {
 	g := newRig(t, scripted.Options{}, cudaevents.Options{Pairs: 4})
 	const gone = 709 // CUDA_ERROR_CONTEXT_IS_DESTROYED

@@ -1,5 +1,37 @@
 package cudaevents
 
-// Streams is how many streams r knows, those destroyed and not yet forgotten
+import "github.com/lanetrace/lanetrace/spanring"
+
+// Streams is how many streams r remembers, those destroyed and not yet forgotten
 // among them.
-func Streams(r *Recorder) int { return len(r.streams.Load().all) - 1 }
+func Streams(r *Recorder) int {
+	s := r.streams.Load()
+	return max(len(s.all)-1, len(s.byHandle), len(s.byID))
+}
+
+// SetGeneration makes gen the generation of a free slot.
+func SetGeneration(r *Recorder, slot int, gen uint32) {
+	r.slots.Store(slot, spanring.MakeSlotWord(gen, spanring.SlotFree))
+}
+
+// Generation is the generation of h.
+func Generation(h Handle) uint32 { return h.gen }
+
+// TakeLate takes a slot as a caller does who saw r open, and was overtaken by its
+// closing before it came to the slot.
+func TakeLate(r *Recorder) Outcome {
+	p := r.pool.Load()
+	p.closed.Store(true)
+	defer p.closed.Store(false)
+	_, _, o := r.take(p)
+	return o
+}
+
+// ShutWhileTaken reports whether closing could take a slot from a caller who has
+// taken and not yet opened it.
+func ShutWhileTaken(r *Recorder) bool {
+	p := r.pool.Load()
+	i, gen, _ := r.take(p)
+	defer p.release(i, gen)
+	return r.shutSlot(p, i)
+}

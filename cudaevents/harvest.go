@@ -208,7 +208,6 @@ func (r *Recorder) sweep(p *pool, nowMonoNS int64, h *HarvestStats) {
 		r.failed(&v, spanring.FailAbandoned)
 		h.Failed++
 		p.drain(uint32(i), w.Generation(), p.startEvent(uint32(i)))
-		c.stream.collect(p) // its predecessor, if it shares an event, comes first
 		c.stream.append(p, uint32(i))
 	}
 	r.retire()

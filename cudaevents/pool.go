@@ -183,9 +183,10 @@ func (p *pool) startEvent(i uint32) Event {
 }
 
 // finish gives up an owned slot whose span is accounted for and whose events are
-// complete, and the one whose end event it shared. A slot whose own end event is
-// somebody's start stays in DRAIN until that one finishes, which it does later:
-// both stand in the same queue in this order.
+// complete. A slot whose own end event is somebody's start stays in DRAIN until
+// that one finishes too. That is nearly always later: a lane is pushed before the
+// one that shares its event can be. Only a successor that is abandoned the moment
+// it begins may come first.
 func (p *pool) finish(i uint32) {
 	c := &p.cells[i]
 	c.done = true

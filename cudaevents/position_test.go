@@ -99,6 +99,142 @@ func TestPositionOfALongSpan(t *testing.T) {
 	t.Fatal("the long span never landed")
 }
 
+// On a machine whose anchors are very narrow, what is left is the coarseness of the
+// driver's values: positions are right to tens of nanoseconds, and so is the
+// uncertainty. A span of 18 s is placed by the anchor of its own time, where its
+// start is known to 61 ns and not to 2 µs.
+func TestPositionsOnAFastMachine(t *testing.T) {
+	g := newRig(t, scripted.Options{LatencyNS: 1, EventNS: 1, DriftPPM: 10}, cudaevents.Options{Pairs: 8192})
+	w := g.watch()
+	s, long := g.d.NewStream(), g.d.NewStream()
+	var h cudaevents.Handle
+	for i := range 4000 {
+		if i == 400 {
+			h = g.begin(long, g.lane(1))
+			g.d.Work(long, 18_000*ms)
+			g.end(h)
+			w.worst, w.worstU = 0, 0
+		}
+		k := g.begin(s, g.lane(2))
+		g.d.Work(s, ms)
+		g.end(k)
+		g.d.Advance(5_000_001) // not in step with the ticks
+		if w.harvest(); w.worst > 300 && i > 400 {
+			t.Fatalf("round %d: %d ns off", i, w.worst)
+		}
+		if g.r.InFlight() > 1 || i < 4000-1 && i > 400 && w.spans < i {
+			t.Fatalf("round %d: %d in flight", i, g.r.InFlight())
+		}
+	}
+	t.Logf("worst %d ns off, uncertainty up to %d ns", w.worst, w.worstU)
+	if w.spans != 4001 {
+		t.Errorf("%d spans", w.spans)
+	}
+}
+
+// A span that began before a gap which the host's clock bridged is placed with
+// what was known before the gap, and says nothing about the time after it.
+func TestPositionAcrossAGap(t *testing.T) {
+	g := newRig(t, scripted.Options{DriftPPM: 150}, cudaevents.Options{Pairs: 1024})
+	w := g.watch()
+	s, long := g.d.NewStream(), g.d.NewStream()
+	busy := func(n int) (got []spanring.Span) {
+		for range n {
+			k := g.begin(s, g.lane(2))
+			g.d.Work(s, ms)
+			g.end(k)
+			g.d.Advance(5 * ms)
+			got = append(got, w.harvest()...)
+		}
+		return got
+	}
+	busy(30) // one anchor: the rate is hardly known
+	h := g.begin(long, g.lane(1))
+	g.d.Work(long, 41_000*ms)
+	g.end(h)
+	busy(1)
+	g.d.FailAll(scripted.Anchor, 1)
+	for range 8 {
+		g.d.Advance(5e9)
+		busy(1)
+	}
+	g.d.Heal(scripted.Anchor)
+	for _, sp := range busy(400) {
+		if sp.RawNS < 1e9 {
+			continue
+		}
+		if sp.PlaceUncertaintyNS > 60_000 {
+			t.Errorf("the long span's uncertainty is %d ns, want what 150 ms at 200 ppm leave", sp.PlaceUncertaintyNS)
+		}
+		if c := g.r.Clock(); c.Segments != 2 || c.Resets != 0 {
+			t.Errorf("%d segments, %d contradictions", c.Segments, c.Resets)
+		}
+		return
+	}
+	t.Error("the long span never landed")
+}
+
+// A rate that changes faster than clocks do shows in spans that contradict what was
+// learnt. They land, with what the last anchor alone leaves, and bring the next.
+func TestRateThatChanges(t *testing.T) {
+	g := newRig(t, scripted.Options{DriftPPM: 10}, cudaevents.Options{Pairs: 64})
+	w := g.watch()
+	s := g.d.NewStream()
+	busy := func(n int) {
+		for range n {
+			h := g.begin(s, g.lane(1))
+			g.d.Work(s, 3*ms)
+			g.end(h)
+			g.d.Advance(5 * ms)
+			w.harvest()
+		}
+	}
+	busy(610) // 50 ms after an anchor
+	before := g.r.Clock()
+	g.d.SetDrift(-150)
+	w.worstU = 0
+	w.excess = 6000 // until it shows, about an anchor's width
+	n := 0
+	for ; n < 80 && g.r.Clock().Anchors == before.Anchors; n++ {
+		busy(1)
+	}
+	c := g.r.Clock()
+	if c.Resets == 0 || n >= 80 {
+		t.Errorf("%d contradictions, next anchor after %d ms", c.Resets, 5*n)
+	}
+	if w.worstU < 5000 || w.worstU > 25_000 {
+		t.Errorf("uncertainty up to %d ns meanwhile", w.worstU)
+	}
+	busy(400)
+	w.excess, w.worstU = 0, 0
+	busy(100)
+	if w.worstU > 8000 {
+		t.Errorf("uncertainty %d ns two seconds later", w.worstU)
+	}
+}
+
+// Values that contradict the clock bring an anchor now and then, not each time.
+func TestBadPositionsDoNotMultiplyAnchors(t *testing.T) {
+	g := newRig(t, scripted.Options{}, cudaevents.Options{Pairs: 64})
+	s := g.d.NewStream()
+	g.span(s)
+	g.settle()
+	g.d.OnElapsed(func(_ cudaevents.Pair, t *cudaevents.Times) cudaevents.Result {
+		t.SinceAnchorMS += 10
+		return cudaevents.Success
+	})
+	before := g.r.Clock().Anchors
+	for range 100 {
+		g.span(s)
+		g.d.Advance(5 * ms)
+		g.r.Harvest()
+	}
+	if n := g.r.Clock().Anchors - before; n < 3 || n > 6 {
+		t.Errorf("%d anchors in half a second of bad values, want one in 125 ms", n)
+	}
+	g.wantReasons(map[spanring.Reason]int{spanring.FailMisplaced: 100})
+}
+
 func TestPositionsAfterIdle(t *testing.T) {
 	for _, idle := range []int64{1e9, 5e9, 60e9, 3600e9} {
 		g := newRig(t, scripted.Options{DriftPPM: 10, Jitter: jitter()}, cudaevents.Options{Pairs: 64})
@@ -125,7 +261,14 @@ func TestPositionsAfterIdle(t *testing.T) {
 			t.Errorf("%d anchors while nothing was in flight", n-anchors)
 		}
 		w.worst, w.worstU = 0, 0
+		anchors = g.r.Clock().Anchors
 		busy(1)
+		if segs := g.r.Clock().Segments; segs > 1 {
+			busy(39)
+			if n := g.r.Clock().Anchors - anchors; n < 2 {
+				t.Errorf("%d anchors in the first 200 ms after a bridged gap, want the rate learnt soon", n)
+			}
+		}
 		if w.worstU > 9000 {
 			t.Errorf("first span after %d s of idling: %d ns off, uncertainty %d", idle/1e9, w.worst, w.worstU)
 		}

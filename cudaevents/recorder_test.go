@@ -222,6 +222,7 @@ type watcher struct {
 	worst  int64
 	worstU uint64
 	spans  int
+	excess int64 // how much more than the uncertainty is forgiven
 }
 
 func (g *rig) watch() *watcher {
@@ -248,7 +249,7 @@ func (w *watcher) harvest() []spanring.Span {
 			w.g.t.Fatal("a landed span's start is not complete")
 		}
 		off := s.StartMonoNS - start
-		if abs64(off) > int64(s.PlaceUncertaintyNS) {
+		if abs64(off) > int64(s.PlaceUncertaintyNS)+w.excess {
 			w.g.t.Fatalf("span %d is %d ns off, uncertainty %d", s.Ordinal, off, s.PlaceUncertaintyNS)
 		}
 		w.worst, w.worstU = max(w.worst, abs64(off)), max(w.worstU, s.PlaceUncertaintyNS)

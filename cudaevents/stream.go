@@ -110,8 +110,10 @@ func (r *Recorder) StreamDestroyed(s Stream) {
 	}
 	st.gone.Store(true)
 	set := old.clone()
-	maps.DeleteFunc(set.byHandle, func(_ Stream, x *stream) bool { return x == st })
-	maps.DeleteFunc(set.byID, func(_ uint64, x *stream) bool { return x == st })
+	delete(set.byHandle, s)
+	if set.byID[st.id] == st {
+		delete(set.byID, st.id)
+	}
 	r.streams.Store(set)
 }
 
