@@ -12,6 +12,9 @@ func TestNoAllocations(t *testing.T) {
 	buf := make([]Entry, 128)
 	w.Name(NameKernel, "gemm")
 	w.GraphName(1, 2, "decode")
+	at := w.Allocs()
+	at.Track(1, 1)
+	var as []Alloc
 	gen := uint32(0)
 	var sink int64
 	for name, f := range map[string]func(){
@@ -29,6 +32,22 @@ func TestNoAllocations(t *testing.T) {
 			_ = s.Get(0)
 			s.CompareAndSwap(0, MakeSlotWord(gen, SlotOpen), MakeSlotWord(gen, SlotFree))
 		},
+		"allocation": func() {
+			at.Lock()
+			a := fullAlloc
+			p, _ := at.Put(&a)
+			q, _ := at.Put(&a)
+			at.Add(CtrMemLiveBytes, 1)
+			at.Unlock()
+			at.Lock()
+			at.Remove(p)
+			at.Remove(q)
+			at.Unlock()
+			ev := MemEvent{Kind: KindAlloc, Alloc: fullAlloc}
+			we := ev.Words()
+			_, _ = we.MemEvent()
+		},
+		"Allocs": func() { as, _, _ = r.Allocs(as[:0]) },
 		"MonoNS": func() { sink += MonoNS() },
 		"Poll": func() {
 			for range 100 {

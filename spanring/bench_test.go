@@ -112,3 +112,45 @@ func BenchmarkSlotPut(b *testing.B) {
 		s.Put(0, &v)
 	}
 }
+
+// BenchmarkAllocPut is one allocation and its free on the table, without the log.
+func BenchmarkAllocPut(b *testing.B) {
+	w := newHeap(b, Geometry{})
+	at := w.Allocs()
+	at.Track(1, 1)
+	a := fullAlloc
+	b.ReportAllocs()
+	for b.Loop() {
+		at.Lock()
+		p, _ := at.Put(&a)
+		at.Add(CtrMemLiveBytes, int64(a.Bytes))
+		at.Unlock()
+		at.Lock()
+		at.Remove(p)
+		at.Add(CtrMemLiveBytes, -int64(a.Bytes))
+		at.Unlock()
+	}
+}
+
+// BenchmarkAllocsFull scans a full table of the default size through a mapping of
+// its own, as another process does.
+func BenchmarkAllocsFull(b *testing.B) {
+	w := create(b, privateDir(b), Geometry{})
+	at := w.Allocs()
+	at.Lock()
+	at.Track(1, 1)
+	for i := range uint64(DefaultGeometry.Allocs) {
+		a := sealedAlloc(1, i)
+		at.Put(&a)
+	}
+	at.Unlock()
+	r := open(b, w.Path())
+	var as []Alloc
+	b.ReportAllocs()
+	for b.Loop() {
+		var err error
+		if as, _, err = r.Allocs(as[:0]); err != nil || len(as) != DefaultGeometry.Allocs {
+			b.Fatal(len(as), err)
+		}
+	}
+}

@@ -1,8 +1,8 @@
 package spanring
 
 // Counter names one of the producer's counters in the header. They only grow,
-// are written by the producer alone, and survive it: a reader finds them in a
-// dead engine's file.
+// but for the gauges of memory, are written by the producer alone, and survive
+// it: a reader finds them in a dead engine's file.
 type Counter uint8
 
 // The producer's side of the loss account, in spans (steps included):
@@ -142,6 +142,15 @@ var counterText = map[Counter]string{
 	CtrDriverCalls: "driver_calls", CtrPoolsFailed: "pools_failed",
 	CtrControlApplied: "control_applied", CtrControlRejected: "control_rejected",
 	CtrLaunches: "launches",
+
+	CtrMemLiveBytes: "mem_live_bytes", CtrMemLiveCount: "mem_live_count", CtrMemPeakBytes: "mem_peak_bytes",
+	CtrMemGuardBytes: "mem_guard_bytes", CtrMemChunkSlackBytes: "mem_chunk_slack_bytes",
+	CtrMemRoundingSlackBytes: "mem_rounding_slack_bytes",
+	CtrMemArenaBytes:         "mem_arena_bytes", CtrMemArenaCount: "mem_arena_count", CtrMemChunkBytes: "mem_chunk_bytes",
+	CtrMemUnlistedBytes: "mem_unlisted_bytes", CtrMemUnlistedCount: "mem_unlisted_count",
+	CtrAllocs: "allocs", CtrFrees: "frees", CtrAllocsFailed: "allocs_failed", CtrFreesFailed: "frees_failed",
+	CtrFreesUnknown: "frees_unknown", CtrAllocsUnlisted: "allocs_unlisted", CtrAllocsReplaced: "allocs_replaced",
+	CtrViolations: "violations", CtrRedzoneScans: "redzone_scans",
 }
 
 // String is the counter's name in JSON, lower case with underscores.

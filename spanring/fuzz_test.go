@@ -65,6 +65,16 @@ func decodeAll(t *testing.T, w Words) {
 		out, err := w.Anchor()
 		again("anchor", s, out, err)
 	}
+	if e, err := w.MemEvent(); !refused(err) {
+		w := e.Words()
+		out, err := w.MemEvent()
+		again("allocation", e, out, err)
+	}
+	if v, err := w.Violation(); !refused(err) {
+		w := v.Words()
+		out, err := w.Violation()
+		again("violation", v, out, err)
+	}
 	if accepted > 1 {
 		t.Fatalf("%x is %d kinds at once", w, accepted)
 	}
@@ -107,6 +117,22 @@ func lookAround(t *testing.T, r *Reader) {
 				t.Fatalf("slot %+v", s)
 			}
 		}
+	}
+	if as, s, err := r.Allocs(nil); !failed(err) {
+		sum := uint64(0)
+		for _, a := range as {
+			if a.check() != nil {
+				t.Fatalf("allocation %+v", a)
+			}
+			if sum+a.Bytes < sum {
+				t.Fatal("the table's bytes overflow")
+			}
+			sum += a.Bytes
+		}
+		if len(as) > r.Geometry().Allocs || s.State > AllocsStale || s.State == AllocsNotTracked && (len(as) > 0 || s.Totals != MemoryTotals{}) {
+			t.Fatalf("%d allocations, %+v", len(as), s)
+		}
+		valid(s.State.String())
 	}
 	for id := NameID(0); id < 300; id++ {
 		if n, ok := r.Name(id); ok {
@@ -190,6 +216,7 @@ func FuzzHostile(f *testing.F) {
 		{op(word, HeaderSize/8, 1<<64-1), op(write, 65, 0), op(poll, 200, 0), op(look, 0, 0)},
 		{op(word, offNamesUsed/8, 1<<64-1), op(word, (HeaderSize+64*64+8*64)/8, nameMark<<24|0xffff), op(look, 0, 0)},
 		{op(word, offContexts/8, 2), op(word, offContexts/8+3, 1), op(word, offContexts/8+5, 1<<64-1), op(look, 0, 0)},
+		{op(word, offAllocUse/8, 1<<64-1-allocStale), op(word, (HeaderSize+64*64+8*64+4096)/8, 1), op(word, (HeaderSize+64*64+8*64+4096)/8+1, 9), op(word, (HeaderSize+64*64+8*64+4096)/8+2, 7), op(word, (HeaderSize+64*64+8*64+4096)/8+6, 1), op(look, 0, 0)},
 		{op(word, (HeaderSize+64*64)/8, 1), op(word, (HeaderSize+64*64)/8+6, 3), op(look, 0, 0)},
 	} {
 		f.Add(bytes.Join(s, nil))
@@ -258,6 +285,10 @@ func FuzzEntry(f *testing.F) {
 	add((&StepEnd{Step: 1, MonoNS: 2, BeginNS: 1, Opened: 3}).Words())
 	add((&StepAttrs{Step: 1, BatchSize: 8, GraphMode: GraphReplay}).Words())
 	add((&Anchor{Context: 1, GPUNS: -1, RatePPB: -11800}).Words())
+	add((&MemEvent{Kind: KindAlloc, Alloc: fullAlloc, LiveBytes: 1}).Words())
+	add((&MemEvent{Kind: KindFree, Alloc: Alloc{Addr: 1, Bytes: 1, Kind: AllocDevice}}).Words())
+	add(fullViolation.Words())
+	add((&Violation{Addr: 1, Bytes: 1, GuardBytes: 1, Changed: 1, Value: 1}).Words())
 	add(Words{})
 	f.Fuzz(func(t *testing.T, a, b, c, d, e, g, h uint64) {
 		decodeAll(t, Words{a, b, c, d, e, g, h})

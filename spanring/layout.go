@@ -63,6 +63,12 @@ const (
 	offNamesUsed = 0x340 // bytes of the name table in use, a cache line of its own
 
 	offCounters = 0x380 // NumCounters words
+
+	// The table of allocations' own words, a cache line of theirs: how often it
+	// was changed, odd while it is, and u32 places ever used, u32 flags.
+	offAllocMut = 0x780
+	offAllocUse = 0x788
+
 	offContexts = 0x900 // MaxContexts records of contextSize bytes
 	contextSize = 112
 
@@ -93,7 +99,9 @@ const (
 	_ = uint(offModel - (offProducer + producerBytes))
 	_ = uint(offState - (offModel + 8))
 	_ = uint(offHead - (offArming + 8))
-	_ = uint(offContexts - (offCounters + 8*int(NumCounters)))
+	_ = uint(offAllocMut - (offCounters + 8*int(NumCounters)))
+	_ = uint(offAllocUse - (offAllocMut + 8))
+	_ = uint(offContexts - (offAllocMut + cacheLine))
 	_ = uint(HeaderSize - (offContexts + MaxContexts*contextSize))
 
 	// The words that several threads write lie on cache lines of their own, and
@@ -101,14 +109,17 @@ const (
 	_ = 1 / (1 - offHead%cacheLine)
 	_ = 1 / (1 - offNamesUsed%cacheLine)
 	_ = 1 / (1 - offCounters%cacheLine)
+	_ = 1 / (1 - offAllocMut%cacheLine)
 	_ = uint(offNamesUsed - (offHead + cacheLine))
 	_ = uint(offCounters - (offNamesUsed + cacheLine))
 	_ = 1 / (1 - (offCounters+8*int(CtrLanded))%cacheLine)
+	_ = 1 / (1 - (offCounters+8*int(ctrMemFirst))%cacheLine)
 	_ = 1 / (1 - (offContexts%8 + contextSize%8))
 
 	// A record is its word and its payload, and records do not straddle lines.
 	_ = uint(EntrySize-8-8*len(Words{})) + uint(8+8*len(Words{})-EntrySize)
 	_ = uint(SlotSize-EntrySize) + uint(EntrySize-SlotSize)
+	_ = uint(AllocSize-EntrySize) + uint(EntrySize-AllocSize)
 	_ = 1 / (1 - (HeaderSize%cacheLine + EntrySize%cacheLine + AllocSize%cacheLine))
 )
 

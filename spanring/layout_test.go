@@ -24,7 +24,7 @@ func TestLayoutPinned(t *testing.T) {
 		"offMadeUnixNS": offMadeUnixNS, "offMadeMonoNS": offMadeMonoNS, "offExe": offExe, "offService": offService,
 		"offGPUUUID": offGPUUUID, "offGPUName": offGPUName, "offRank": offRank, "offProducer": offProducer, "offModel": offModel,
 		"offState": offState, "offArming": offArming, "offHead": offHead, "offNamesUsed": offNamesUsed,
-		"offCounters": offCounters, "offContexts": offContexts, "NumCounters": int64(NumCounters), "stateClean": stateClean,
+		"offCounters": offCounters, "offAllocMut": offAllocMut, "offAllocUse": offAllocUse, "offContexts": offContexts, "NumCounters": int64(NumCounters), "stateClean": stateClean,
 		"exeBytes": exeBytes, "serviceBytes": serviceBytes, "gpuUUIDBytes": gpuUUIDBytes, "gpuNameBytes": gpuNameBytes,
 		"producerBytes": producerBytes, "wordClaimed": wordClaimed, "published(0)": int64(published(0)), "published(41)": int64(published(41)),
 		"words of payload": int64(len(Words{})),
@@ -41,7 +41,7 @@ func TestLayoutPinned(t *testing.T) {
 		"offMadeUnixNS": 128, "offMadeMonoNS": 136, "offExe": 144, "offService": 208,
 		"offGPUUUID": 336, "offGPUName": 384, "offRank": 448, "offProducer": 464, "offModel": 496,
 		"offState": 512, "offArming": 520, "offHead": 768, "offNamesUsed": 832,
-		"offCounters": 896, "offContexts": 2304, "NumCounters": 128, "stateClean": 1 << 32,
+		"offCounters": 896, "offAllocMut": 1920, "offAllocUse": 1928, "offContexts": 2304, "NumCounters": 128, "stateClean": 1 << 32,
 		"exeBytes": 64, "serviceBytes": 128, "gpuUUIDBytes": 48, "gpuNameBytes": 64,
 		"producerBytes": 32, "wordClaimed": 1, "published(0)": 2, "published(41)": 84,
 		"words of payload": 7,
@@ -86,11 +86,19 @@ func TestNumbersPinned(t *testing.T) {
 		21: "failed_replayed", 22: "failed_launch", 23: "failed_closed", 24: "failed_end_before_start",
 		25: "failed_not_finite", 26: "failed_zero", 27: "failed_too_long", 28: "failed_misplaced", 29: "reserved",
 		39: "reserved", 40: "queued", 41: "starved", 42: "anchors", 43: "anchors_given_up", 44: "harvests",
-		45: "harvest_calls", 46: "harvest_ns", 47: "driver_calls", 48: "reserved", 127: "reserved", 255: "reserved",
+		45: "harvest_calls", 46: "harvest_ns", 47: "driver_calls", 48: "reserved",
+		64: "mem_live_bytes", 65: "mem_live_count", 66: "mem_peak_bytes", 67: "mem_guard_bytes", 68: "mem_chunk_slack_bytes",
+		69: "mem_rounding_slack_bytes", 70: "mem_arena_bytes", 71: "mem_arena_count", 72: "mem_chunk_bytes",
+		73: "mem_unlisted_bytes", 74: "mem_unlisted_count", 75: "reserved", 80: "allocs", 81: "frees", 82: "allocs_failed",
+		83: "frees_failed", 84: "frees_unknown", 85: "allocs_unlisted", 86: "allocs_replaced", 87: "violations",
+		88: "redzone_scans", 89: "reserved", 127: "reserved", 255: "reserved",
 	}
 	for c, want := range counters {
 		if c.String() != want {
 			t.Errorf("counter %d is %q, want %q", c, c.String(), want)
+		}
+		if c.IsGauge() != (c >= 64 && c < 80) {
+			t.Errorf("counter %d: gauge %v", c, c.IsGauge())
 		}
 	}
 }
@@ -122,6 +130,19 @@ func TestFileBytes(t *testing.T) {
 	}
 	s.Store(1, MakeSlotWord(9, SlotOpen))
 	s.Put(1, &Slot{Kind: KindLane, Step: 21, EnqueueMonoNS: 22, ClosedMonoNS: 23, Name: 24, Ordinal: 25, Parent: 26, Lane: 27, Stream: 28, Context: 0, Graph: 29, Gap: GapStarved, Armed: true, SharedStart: true})
+
+	at := w.Allocs()
+	at.Lock()
+	at.Track(1, 1)
+	for i := range uint64(3) {
+		if p, ok := at.Put(&Alloc{Addr: 0x7000 + i, Bytes: 100, GuardBytes: 16, Site: 5, Index: 40 + i, MonoNS: 50, Kind: AllocManaged, Context: 3}); p != int(i) || !ok {
+			t.Errorf("allocation %d has place %d, %v", i, p, ok)
+		}
+	}
+	at.Remove(1)
+	at.Add(CtrMemLiveBytes, 300)
+	at.Add(CtrMemLiveBytes, -100)
+	at.Unlock()
 
 	b, err := os.ReadFile(w.Path())
 	if err != nil {
@@ -155,6 +176,10 @@ func TestFileBytes(t *testing.T) {
 		{"slot 1", slotAt + 64, 9<<2 | 1}, {"step", slotAt + 72, 21}, {"enqueue", slotAt + 80, 22}, {"closed", slotAt + 88, 23},
 		{"name, ordinal", slotAt + 96, 24 | 25<<32}, {"parent, lane, stream", slotAt + 104, 26 | 27<<32 | 28<<48},
 		{"kind, flags, generation", slotAt + 112, 3 | 0x32<<8 | 9<<32}, {"graph", slotAt + 120, 29},
+		{"live bytes", 896 + 8*64, 200}, {"changes of the allocations", 1920, 2}, {"their use", 1928, 3 | 1<<32},
+		{"allocation 0", allocAt, 4 | 1}, {"allocation 1", allocAt + 64, 4}, {"allocation 2", allocAt + 128, 4 | 1},
+		{"address", allocAt + 136, 0x7002}, {"bytes", allocAt + 144, 100}, {"guard, site", allocAt + 152, 16 | 5<<32},
+		{"index", allocAt + 160, 42}, {"time", allocAt + 168, 50}, {"kind, context", allocAt + 176, 2 | 3<<8}, {"reserved", allocAt + 184, 0},
 		{"name record", nameAt, 4 | 2<<16 | 0xa5<<24 | 0x85fc8323<<32}, {"name", nameAt + 8, 0x6d6d6567},
 	} {
 		if got := u64(c.off); got != c.want {

@@ -80,6 +80,40 @@ var children = map[string]func() error{
 		})
 	},
 
+	// allocate changes the table of allocations until it is killed: each
+	// allocation's words belong together, and each change keeps its totals.
+	"allocate": func() error {
+		return asProducer(allocGeometry, func(w *Writer) error {
+			for g := range uint64(childWriters) {
+				go churn(w, g, func() bool { return true })
+			}
+			fmt.Println("ring", w.Path())
+			_, err := io.Copy(io.Discard, os.Stdin)
+			return err
+		})
+	},
+
+	// halfway stops in the middle of a change.
+	"halfway": func() error {
+		return asProducer(allocGeometry, func(w *Writer) error {
+			at := w.Allocs()
+			at.Lock()
+			at.Track(1, 1)
+			for i := range uint64(3) {
+				a := sealedAlloc(0, i)
+				at.Put(&a)
+				at.Add(CtrMemLiveBytes, int64(a.Bytes))
+				at.Add(CtrMemLiveCount, 1)
+			}
+			at.Unlock()
+			at.Lock()
+			at.Remove(1)
+			fmt.Println("ring", w.Path())
+			_, err := io.Copy(io.Discard, os.Stdin)
+			return err
+		})
+	},
+
 	// parent leaves an idle child of its own behind when it is killed: one that
 	// has called exec.
 	"parent": func() error {

@@ -51,6 +51,13 @@ func ringBytes(t testing.TB) []byte {
 	s.Store(1, MakeSlotWord(1, SlotOpen))
 	s.Put(1, &Slot{Kind: KindLane, Step: 3, Ordinal: 1})
 	w.Add(CtrBegun, 9)
+	at := w.Allocs()
+	at.Lock()
+	at.Track(1, 1)
+	a := fullAlloc
+	at.Put(&a)
+	at.Add(CtrMemLiveCount, 1)
+	at.Unlock()
 	return bytes.Clone(w.m.b)
 }
 

@@ -51,5 +51,41 @@ func snapshot(m memory, geo Geometry) []byte {
 			b = binary.LittleEndian.AppendUint64(b, v)
 		}
 	}
-	return m.loadBytes(b, geo.slotOff(), int(geo.FileBytes()-geo.slotOff()))
+	b = m.loadBytes(b, geo.slotOff(), int(geo.allocOff()-geo.slotOff()))
+	return appendAllocs(b, m, geo)
+}
+
+// appendAllocs appends the table of allocations, and copies once more what of
+// the header belongs to it: the memory counters, and the mutation counter, made
+// odd where the table changed during every try.
+func appendAllocs(b []byte, m memory, geo Geometry) []byte {
+	const ctrOff = offCounters + 8*int64(ctrMemFirst)
+	n := len(b)
+	for try := range allocTries {
+		b = b[:n]
+		before := m.load(offAllocMut)
+		m.loadBytes(b[:ctrOff], ctrOff, 8*int(ctrMemEnd-ctrMemFirst))
+		m.loadBytes(b[:offAllocMut], offAllocMut, 16)
+		for i := range int64(geo.Allocs) {
+			p := m.words8(geo.allocOff() + i*AllocSize)
+			word := atomic.LoadUint64(&p[0])
+			at := len(b)
+			b = binary.LittleEndian.AppendUint64(b, word)
+			for j := range 7 {
+				b = binary.LittleEndian.AppendUint64(b, atomic.LoadUint64(&p[j+1]))
+			}
+			if atomic.LoadUint64(&p[0]) != word {
+				binary.LittleEndian.PutUint64(b[at:], word&^allocWordMask)
+			}
+		}
+		after := m.load(offAllocMut)
+		if before == after && before&1 == 0 {
+			binary.LittleEndian.PutUint64(b[offAllocMut:], before)
+			break
+		}
+		if try == allocTries-1 {
+			binary.LittleEndian.PutUint64(b[offAllocMut:], after|1)
+		}
+	}
+	return b
 }

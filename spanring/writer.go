@@ -41,7 +41,8 @@ type Writer struct {
 	fd   atomic.Int32 // -1 with a heap backing and after Close
 	path string
 
-	names nameTable
+	names  nameTable
+	allocs AllocTable
 
 	ctxMu  sync.Mutex
 	nCtx   int
@@ -243,6 +244,7 @@ func newWriter(m memory, geo Geometry, info Info) *Writer {
 	m.store(offState, uint64(info.Level))
 	w.SetArming(info.KernelEvery, info.ArmedRequested)
 	w.names.init(m, geo.nameOff(), geo.NameBytes)
+	w.allocs.init(w)
 	m.store(offMagic, magic)
 	return w
 }
