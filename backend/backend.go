@@ -13,8 +13,8 @@ import (
 	"github.com/lanetrace/lanetrace/cudaevents"
 )
 
-// Handles of the backend. The zero Stream is the default stream; every other
-// zero handle is none.
+// Handles of the backend. The zero Stream is the driver's own default stream,
+// which the streams made here do not wait for; every other zero handle is none.
 type (
 	Stream    = cudaevents.Stream
 	Event     = cudaevents.Event
@@ -53,8 +53,8 @@ type GPU interface {
 	// every method of lanetrace.Device accepts.
 	Telemetry() *lanetrace.Device
 
-	// LoadModule loads PTX or a cubin under a name. The sim looks name up among
-	// the modules that were registered with it and ignores image.
+	// LoadModule loads PTX or a cubin under a name, once. The sim looks name up
+	// among the modules that were registered with it and ignores image.
 	LoadModule(name string, image []byte) error
 	// HasModule reports whether a module of that name is loaded.
 	HasModule(name string) bool
@@ -95,10 +95,15 @@ type GPU interface {
 	Alloc(bytes int) (DevicePtr, error)
 	// Free frees it; freeing 0 does nothing.
 	Free(p DevicePtr) error
+	// Copies and memsets without a stream are ordered behind the work on
+	// DefaultStream alone, and are done when they return. On a capturing stream
+	// what has to wait is refused and the capture unharmed. Of 0 bytes they do
+	// nothing.
 	CopyHtoD(dst DevicePtr, src []byte) error
 	CopyDtoH(dst []byte, src DevicePtr) error
 	CopyDtoD(dst, src DevicePtr, bytes int) error
-	// CopyHtoDAsync enqueues a copy; src may be reused as soon as it returns.
+	// CopyHtoDAsync enqueues a copy; src may be reused as soon as it returns. It
+	// may wait for earlier ones where much is staged.
 	CopyHtoDAsync(dst DevicePtr, src []byte, s Stream) error
 	// CopyDtoHOnStream is ordered after the work on s and returns when done.
 	CopyDtoHOnStream(dst []byte, src DevicePtr, s Stream) error

@@ -68,6 +68,15 @@ func usedAfterClose(s *suite, t *testing.T) {
 	if rec := d.Record(1, st); rec.Result == cudaevents.Success && !rec.Capturing {
 		t.Errorf("Record after Close: %+v", rec)
 	}
+	if _, res, _ := d.Elapsed(0, make([]cudaevents.Pair, 1), make([]cudaevents.Times, 1)); res == cudaevents.Success || res == cudaevents.NotReady {
+		t.Errorf("Elapsed after Close: %d", res)
+	}
+	if _, res := d.Since(1, 2); res == cudaevents.Success || res == cudaevents.NotReady {
+		t.Errorf("Since after Close: %d", res)
+	}
+	if try := d.Anchor(1, st, 1000); try.Result == cudaevents.Success || try.Result == cudaevents.NotReady {
+		t.Errorf("Anchor after Close: %+v", try)
+	}
 	if res := d.Pending(1); res == cudaevents.Success || res == cudaevents.NotReady {
 		t.Errorf("Pending after Close: %d", res)
 	}

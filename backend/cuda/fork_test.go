@@ -4,20 +4,22 @@ package cuda
 
 import (
 	"context"
+	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/lanetrace/lanetrace"
-	"github.com/lanetrace/lanetrace/backend/cuda/internal/cfork"
+	"github.com/lanetrace/lanetrace/backend/cuda/internal/raw"
 	"github.com/lanetrace/lanetrace/spanring"
 )
 
 func wantChild(t *testing.T, what string, fd int, want bool) {
 	t.Helper()
-	has, err := cfork.ChildHas(fd)
+	has, err := raw.ChildHas(fd)
 	if err != nil || has != want {
 		t.Errorf("%s: a forked child has it: %v (%v), want %v", what, has, err, want)
 	}
@@ -72,7 +74,7 @@ func TestForkGuard(t *testing.T) {
 // TestForkedChildDropsTheRing: the ring's lock falls with the engine, whatever
 // children it has forked.
 func TestForkedChildDropsTheRing(t *testing.T) {
-	lib := standIn(t)
+	lib := anyDriver(t)
 	hub, err := lanetrace.Open(lanetrace.Config{Dir: ringDir(t), NoCalibration: true, Pairs: 16, Logger: testLogger(t)})
 	if err != nil || hub.Disabled() != nil {
 		t.Fatal(err, hub.Disabled())
@@ -102,4 +104,35 @@ func ringDir(t *testing.T) string {
 		t.Fatal(err)
 	}
 	return dir
+}
+
+// TestForkGuardFull: more rings than a process will ever have cost a warning.
+func TestForkGuardFull(t *testing.T) {
+	lib := standIn(t)
+	for range 16 {
+		f, err := os.CreateTemp(t.TempDir(), "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = f.Close() })
+		_ = forkGuard(int(f.Fd())) // earlier tests' files are gone by now
+	}
+	hub, err := lanetrace.Open(lanetrace.Config{Dir: ringDir(t), Level: "basic", Logger: testLogger(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var log strings.Builder
+	g, err := Open(Config{Library: lib, Hub: hub, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(log.String(), "a forked child would keep the ring's lock") {
+		t.Errorf("log: %s", log.String())
+	}
+	if err := g.Close(); err != nil {
+		t.Error(err)
+	}
+	if err := hub.Close(context.Background()); err != nil {
+		t.Error(err)
+	}
 }

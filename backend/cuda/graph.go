@@ -65,7 +65,9 @@ func (g *GPU) BeginCapture(s backend.Stream) error {
 	return nil
 }
 
-// EndCapture ends the capture of a stream and instantiates its graph.
+// EndCapture ends the capture of a stream and instantiates its graph. In a mode
+// other than CaptureRelaxed it fails, and the capture is lost, on another thread
+// than the capture began on.
 func (g *GPU) EndCapture(s backend.Stream) (id backend.Graph, err error) {
 	step := "end the capture"
 	if r := g.onStream(s, func() Result {
@@ -76,10 +78,7 @@ func (g *GPU) EndCapture(s backend.Stream) (id backend.Graph, err error) {
 		}
 		exec, nodes, at, r := g.ctx.captureEnd(s)
 		step = at
-		if r == ErrCaptureWrongThread {
-			return r // and it goes on
-		}
-		c := g.dropCapture(s)
+		c := g.dropCapture(s) // whatever came of it, it is over
 		if r != Success {
 			g.freeHeld(c.held)
 			return r

@@ -4,7 +4,6 @@ package cuda
 
 import (
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -93,6 +92,16 @@ func TestOldDriver(t *testing.T) {
 	if _, err := d.StreamID(0xdead0); !errors.Is(err, ErrInvalidHandle) {
 		t.Errorf("no stream: %v", err)
 	}
+	own, err := d.CreateStream()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.StreamID(own); !errors.Is(err, ErrInvalidHandle) {
+		t.Errorf("telemetry's own stream, which has no number: %v", err)
+	}
+	if err := d.DestroyStream(own); err != nil {
+		t.Error(err)
+	}
 	// Elapsed time comes from the older entry point.
 	ev := make([]cudaevents.Event, 2)
 	if err := d.CreateEvents(ev); err != nil {
@@ -154,44 +163,13 @@ func TestBadConfig(t *testing.T) {
 }
 
 func TestNoSuchDevice(t *testing.T) {
-	lib := standIn(t)
+	lib := anyDriver(t)
 	_, err := Open(Config{Library: lib, Ordinal: 99})
 	var e *Error
 	if !errors.As(err, &e) || e.Result != ErrInvalidDevice || !errors.Is(err, ErrInvalidDevice) {
 		t.Fatalf("device 99: %v", err)
 	}
-	if !strings.Contains(err.Error(), "find the device 99 of 1") || !strings.Contains(err.Error(), "CUDA_ERROR_INVALID_DEVICE (101)") {
+	if !strings.Contains(err.Error(), "find the device 99 of ") || !strings.Contains(err.Error(), "CUDA_ERROR_INVALID_DEVICE (101)") {
 		t.Errorf("%q does not say what is wrong", err)
-	}
-}
-
-func TestResults(t *testing.T) {
-	for r, want := range map[Result]string{
-		Success: "CUDA_SUCCESS", ErrInvalidValue: "CUDA_ERROR_INVALID_VALUE (1)",
-		ErrNotReady: "CUDA_ERROR_NOT_READY (600)", 999: "CUDA_ERROR_UNKNOWN (999)", 4321: "CUDA error 4321",
-	} {
-		if got := r.Error(); got != want && r != Success {
-			t.Errorf("%d is %q, want %q", r, got, want)
-		}
-	}
-	err := fmt.Errorf("around: %w", &Error{Op: "launch k", Result: ErrInvalidHandle, Detail: "look"})
-	for _, target := range []error{ErrInvalidHandle, cudaevents.Result(400)} {
-		if !errors.Is(err, target) {
-			t.Errorf("%v is not %v", err, target)
-		}
-	}
-	if errors.Is(err, ErrNotReady) || errors.Is(err, cudaevents.NotReady) {
-		t.Errorf("%v is what it is not", err)
-	}
-	var r Result
-	if !errors.As(err, &r) || r != ErrInvalidHandle {
-		t.Errorf("the code in %v is %v", err, r)
-	}
-	if want := "around: cuda: launch k: CUDA_ERROR_INVALID_HANDLE (400): look"; err.Error() != want {
-		t.Errorf("%q, want %q", err, want)
-	}
-	// The driver's own name for a code that this package does not know.
-	if got, want := (&Error{Op: "x", Result: 4321, Name: "CUDA_ERROR_NEW"}).Error(), "cuda: x: CUDA_ERROR_NEW (4321)"; got != want {
-		t.Errorf("%q, want %q", got, want)
 	}
 }

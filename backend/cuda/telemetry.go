@@ -3,8 +3,6 @@
 package cuda
 
 import (
-	"fmt"
-
 	"github.com/lanetrace/lanetrace/cudaevents"
 )
 
@@ -178,6 +176,3 @@ func (d driver) Device() cudaevents.Device {
 	i := &d.g.info
 	return cudaevents.Device{Name: i.name, UUID: i.uuid, MIG: i.mig, Ordinal: d.g.cfg.Ordinal, Capability: i.capability}
 }
-
-// String says what is behind the driver, for logs.
-func (d driver) String() string { return fmt.Sprintf("cuda device %d", d.g.cfg.Ordinal) }

@@ -24,13 +24,14 @@ const (
 // op is one thing queued on a stream. Ops are used again: refs counts the queue,
 // events and ops that wait for it, and whoever waits on the host.
 type op struct {
-	kind  opKind
-	fixed bool // its times are known
-	done  bool
-	refs  int
-	s     *stream
-	next  *op
-	deps  []*op
+	kind    opKind
+	fixed   bool // its times are known
+	done    bool
+	dropped bool // done without having happened
+	refs    int
+	s       *stream
+	next    *op
+	deps    []*op
 
 	enqNS, durNS, startNS, endNS int64
 	stamp                        int64 // the GPU's clock at endNS
@@ -100,7 +101,7 @@ func (g *GPU) unref(o *op) {
 		return
 	}
 	deps := o.deps[:0]
-	o.kind, o.fixed, o.done, o.s, o.fn, o.body, o.graph = 0, false, false, nil, nil, nil, nil
+	o.kind, o.fixed, o.done, o.dropped, o.s, o.fn, o.body, o.graph = 0, false, false, false, nil, nil, nil, nil
 	o.enqNS, o.durNS, o.startNS, o.endNS, o.stamp = 0, 0, 0, 0, 0
 	o.deps, o.next = deps, g.freeOps
 	g.freeOps = o
@@ -178,6 +179,7 @@ func (g *GPU) advance(s *stream) hold {
 				o.deps = o.deps[:0]
 				o.fixed, o.endNS = true, max(s.freeNS, g.now())
 			}
+			o.dropped = true
 			g.complete(s, o)
 			continue
 		case s.stalled:
@@ -306,19 +308,15 @@ func (g *GPU) wait(o *op) error {
 	o.refs++
 	defer g.unref(o)
 	for !o.done {
-		if g.advance(o.s); o.done {
-			break
+		if g.advance(o.s); !o.done {
+			g.changed.Wait()
 		}
-		if g.sticky != 0 {
-			return g.sticky
-		}
-		if g.aborted {
-			return errClosed
-		}
-		g.changed.Wait()
 	}
-	if g.sticky != 0 {
+	switch {
+	case g.sticky != 0:
 		return g.sticky
+	case o.dropped:
+		return errClosed
 	}
 	return nil
 }

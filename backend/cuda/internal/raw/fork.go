@@ -1,7 +1,9 @@
 //go:build cgo
 
-// Package cfork forks as C programs do, for tests of what a forked child keeps.
-package cfork
+// Package raw does what the backend never would, for tests and benchmarks of it:
+// it forks as C programs do, sets contexts and capture modes for a thread, and runs
+// the driver calls of a lane or a timed launch in a loop of plain C.
+package raw
 
 /*
 #include <errno.h>
