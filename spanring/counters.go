@@ -126,6 +126,16 @@ const (
 	// CtrDriverCalls counts every driver call of telemetry's own.
 	CtrDriverCalls Counter = 47
 
+	// CtrLaunchExecutions counts executions of regions whose launches were recorded,
+	// CtrLaunchDiffs those that differed from the one before, and CtrLaunchDiffOps
+	// the operations in which they did.
+	CtrLaunchExecutions Counter = 100
+	CtrLaunchDiffs      Counter = 101
+	CtrLaunchDiffOps    Counter = 102
+	// CtrLaunchOpsDropped counts operations that were not recorded because the
+	// recorder's memory was full.
+	CtrLaunchOpsDropped Counter = 103
+
 	// NumCounters is the number of counter words a reader copies. Numbers without
 	// a name are reserved and read 0.
 	NumCounters Counter = 128
@@ -141,7 +151,8 @@ var counterText = map[Counter]string{
 	CtrHarvests: "harvests", CtrHarvestCalls: "harvest_calls", CtrHarvestNS: "harvest_ns",
 	CtrDriverCalls: "driver_calls", CtrPoolsFailed: "pools_failed",
 	CtrControlApplied: "control_applied", CtrControlRejected: "control_rejected",
-	CtrLaunches: "launches",
+	CtrLaunches: "launches", CtrLaunchExecutions: "launch_executions", CtrLaunchDiffs: "launch_diffs",
+	CtrLaunchDiffOps: "launch_diff_ops", CtrLaunchOpsDropped: "launch_ops_dropped",
 
 	CtrMemLiveBytes: "mem_live_bytes", CtrMemLiveCount: "mem_live_count", CtrMemPeakBytes: "mem_peak_bytes",
 	CtrMemGuardBytes: "mem_guard_bytes", CtrMemChunkSlackBytes: "mem_chunk_slack_bytes",

@@ -75,6 +75,11 @@ func decodeAll(t *testing.T, w Words) {
 		out, err := w.Violation()
 		again("violation", v, out, err)
 	}
+	if s, err := w.LaunchDiff(); !refused(err) {
+		w := s.Words()
+		out, err := w.LaunchDiff()
+		again("launch diff", s, out, err)
+	}
 	if accepted > 1 {
 		t.Fatalf("%x is %d kinds at once", w, accepted)
 	}
