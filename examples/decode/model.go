@@ -301,9 +301,8 @@ func (m *model) launch(c *launch) error {
 // upload enqueues the copy of a pass's rows to the device, given by slot and
 // position; picks are the rows to sample from, nil for all. It does not allocate.
 //
-// It is a call of its own so that a step's copies come before its first lane: a
-// timing event just before a copy costs the GPU 15 µs on an H200, one before a
-// kernel 1 µs (docs/h200.md).
+// It is a call of its own so that a step's copies come before its first lane, and
+// lanes hold launches alone.
 func (m *model) upload(p *pass, slot, pos, picks []int32, all bool) error {
 	p.rows, p.selected = len(slot), len(picks)
 	if all {

@@ -6,14 +6,14 @@
 //   gcc -O2 -shared -fPIC -I$CUPTI/include -I$CUDA/include -o libinject.so inject.c -L$CUPTI/lib -l:libcupti.so.13
 //   CUDA_INJECTION64_PATH=$PWD/libinject.so decode --ab 25 --ab-levels off
 //
-// At exit it prints how many kernel records came and the sum of their times.
+// It prints now and then how many kernel records came and the sum of their times.
 #include <cupti.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 
 static const size_t buffer_bytes = 8u << 20;
-static uint64_t kernels, kernel_ns;
+static uint64_t kernels, kernel_ns, buffers;
 
 static void CUPTIAPI requested(uint8_t **buffer, size_t *size, size_t *max_records)
 {
@@ -37,12 +37,9 @@ static void CUPTIAPI completed(CUcontext ctx, uint32_t stream, uint8_t *buffer, 
 		}
 	}
 	free(buffer);
-}
-
-static void finish(void)
-{
-	cuptiActivityFlushAll(1);
-	fprintf(stderr, "cupti: %llu kernel records, %.3f ms in kernels\n", (unsigned long long)kernels, (double)kernel_ns / 1e6);
+	// A program in Go ends without running exit handlers: say it as buffers come.
+	if (buffers++ % 8 == 0)
+		fprintf(stderr, "cupti: %llu kernel records, %.3f ms in kernels\n", (unsigned long long)kernels, (double)kernel_ns / 1e6);
 }
 
 int InitializeInjection(void);
@@ -61,6 +58,6 @@ int InitializeInjection(void)
 		if (r != CUPTI_SUCCESS)
 			fprintf(stderr, "cupti: activity kind %d refused: %d\n", (int)kinds[i], (int)r);
 	}
-	atexit(finish);
+	fprintf(stderr, "cupti: activity records are on\n");
 	return 1;
 }
