@@ -71,9 +71,7 @@ func (e *engine) measure(rounds, steps int, stop func() bool) (abReport, error) 
 	r := abReport{Model: s.name, Batch: s.slots, Lanes: 1, Rounds: rounds, Steps: steps}
 	wasAsync := e.async
 	for _, async := range []bool{false, true} {
-		if err := e.setAsync(async); err != nil {
-			return r, err
-		}
+		e.async = async
 		m, err := e.measureMode(rounds, steps, stop)
 		if err != nil {
 			return r, err
@@ -81,7 +79,8 @@ func (e *engine) measure(rounds, steps int, stop func() bool) (abReport, error) 
 		r.Modes = append(r.Modes, m)
 	}
 	r.Launches = e.plans[0].launches
-	return r, e.setAsync(wasAsync)
+	e.async = wasAsync
+	return r, nil
 }
 
 func (e *engine) measureMode(rounds, steps int, stop func() bool) (abMode, error) {

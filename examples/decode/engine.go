@@ -26,8 +26,8 @@ type engine struct {
 	plans [2]plan
 	turn  int
 
-	// In asynchronous mode what a step sampled is copied on a stream of its own,
-	// behind the step's event, so that the copy is not queued behind the next step.
+	// What a step sampled is copied on a stream of its own, behind the step's
+	// event, so that the copy is not queued behind the next step.
 	copies  backend.Stream
 	sampled [2]backend.Event
 
@@ -59,19 +59,11 @@ func newEngine(hub *lanetrace.Hub, gpu backend.GPU, m *model, async bool) (*engi
 		}
 	}
 	e.plans[1].parity = 1
-	if err := e.setAsync(async); err != nil {
-		return nil, err
-	}
-	return e, nil
+	return e, e.makeCopies()
 }
 
-// setAsync chooses the mode, between steps. The first turn to asynchronous makes
-// the stream and events that it needs.
-func (e *engine) setAsync(async bool) (err error) {
-	e.async = async
-	if !async || e.copies != 0 {
-		return nil
-	}
+// makeCopies makes the stream and the events by which sampled tokens come back.
+func (e *engine) makeCopies() (err error) {
 	if e.copies, err = e.gpu.CreateStream(); err != nil {
 		return fmt.Errorf("create stream for copies: %w", err)
 	}
@@ -103,12 +95,15 @@ func (e *engine) close() error {
 func (e *engine) enqueue(step lanetrace.Step, p *plan) error {
 	lanes := laneWalk{dev: e.gpu.Telemetry(), step: step, stream: e.model.stream}
 	err := e.lanes(&lanes, p)
-	lanes.end()
-	if err == nil && e.async {
+	// The step's own event comes before its last lane's end: on an H200 a timing
+	// event just before one that another stream waits for, or before a copy, costs
+	// the GPU 11 µs more than one after it (docs/h200.md).
+	if err == nil {
 		if err = e.gpu.RecordEvent(e.sampled[p.parity], e.model.stream); err != nil {
 			err = fmt.Errorf("record the step's end: %w", err)
 		}
 	}
+	lanes.end()
 	return err
 }
 
@@ -200,14 +195,10 @@ func (e *engine) token(p *pass, i int) int32 {
 }
 
 func (e *engine) read(p *plan) error {
-	s := e.model.stream
-	if e.async {
-		s = e.copies
-		if err := e.gpu.StreamWaitEvent(s, e.sampled[p.parity]); err != nil {
-			return fmt.Errorf("wait for the step's end: %w", err)
-		}
+	if err := e.gpu.StreamWaitEvent(e.copies, e.sampled[p.parity]); err != nil {
+		return fmt.Errorf("wait for the step's end: %w", err)
 	}
-	if err := e.gpu.CopyDtoHOnStream(e.readback, e.model.out[p.parity], s); err != nil {
+	if err := e.gpu.CopyDtoHOnStream(e.readback, e.model.out[p.parity], e.copies); err != nil {
 		return fmt.Errorf("read sampled tokens: %w", err)
 	}
 	return nil
