@@ -440,10 +440,10 @@ func TestRefusedValues(t *testing.T) {
 		{"NaN", func(t *cudaevents.Times) { t.DurationMS = nan }, spanring.FailNotFinite},
 		{"infinite", func(t *cudaevents.Times) { t.DurationMS = 1 / nan32(0) }, spanring.FailNotFinite},
 		{"minus infinite", func(t *cudaevents.Times) { t.DurationMS = -1 / nan32(0) }, spanring.FailNotFinite},
-		{"longer than could be", func(t *cudaevents.Times) { t.DurationMS += 1 }, spanring.FailTooLong},
+		{"longer than could be", func(t *cudaevents.Times) { t.DurationMS += 20 }, spanring.FailTooLong},
 		{"years", func(t *cudaevents.Times) { t.DurationMS = 1e12 }, spanring.FailTooLong},
-		{"before its enqueue", func(t *cudaevents.Times) { t.SinceAnchorMS -= 2 }, spanring.FailMisplaced},
-		{"after it was seen", func(t *cudaevents.Times) { t.SinceAnchorMS += 2 }, spanring.FailMisplaced},
+		{"begins before its enqueue", func(t *cudaevents.Times) { t.SinceAnchorMS -= 2; t.DurationMS += 2 }, spanring.FailMisplaced},
+		{"ends after it was seen", func(t *cudaevents.Times) { t.SinceAnchorMS += 12 }, spanring.FailMisplaced},
 		{"ends before its end was enqueued", func(t *cudaevents.Times) { t.DurationMS = 0.001 }, spanring.FailMisplaced},
 		{"nowhere", func(t *cudaevents.Times) { t.SinceAnchorMS = nan }, spanring.FailNone}, // its own bounds place it
 	} {
@@ -458,7 +458,7 @@ func TestRefusedValues(t *testing.T) {
 			g.d.Advance(900_000)
 			g.end(h)
 			g.d.Finish()
-			g.d.Advance(100_000)
+			g.d.Advance(10 * ms)
 			g.d.OnElapsed(func(_ cudaevents.Pair, t *cudaevents.Times) cudaevents.Result {
 				tc.edit(t)
 				return cudaevents.Success
@@ -469,7 +469,7 @@ func TestRefusedValues(t *testing.T) {
 				g.balance(2, 2, 0, 0)
 				spans, _, _ := g.log()
 				s := spans[len(spans)-1]
-				if start := at - ms - 101_280; abs64(s.StartMonoNS-start) > int64(s.PlaceUncertaintyNS)+100 {
+				if start := at - 11*ms - 1280; abs64(s.StartMonoNS-start) > int64(s.PlaceUncertaintyNS)+100 {
 					t.Errorf("%d ns off, uncertainty %d", s.StartMonoNS-start, s.PlaceUncertaintyNS)
 				}
 				return
@@ -791,6 +791,27 @@ func TestGenerationsWrap(t *testing.T) {
 		g.settle()
 	}
 	g.balance(3, 3, 0, 0)
+}
+
+// Stream numbers come round after 65,535 streams, skipping those in use.
+func TestStreamNumbersComeRound(t *testing.T) {
+	g := newRig(t, scripted.Options{}, cudaevents.Options{Pairs: 16})
+	first := g.d.NewStream()
+	g.span(first) // number 1
+	cudaevents.SetStreamNumber(g.r, 1<<16-2)
+	for range 3 {
+		g.span(g.d.NewStream())
+	}
+	g.span(first)
+	g.settle()
+	spans, _, _ := g.log()
+	got := map[uint16]int{}
+	for _, s := range spans {
+		got[s.Stream]++
+	}
+	if d := cmp.Diff(map[uint16]int{1: 2, 65535: 1, 2: 1, 3: 1}, got); d != "" {
+		t.Errorf("spans by stream (-want +got):\n%s", d)
+	}
 }
 
 // Two handles of one stream are one stream.

@@ -176,7 +176,7 @@ func (r *Recorder) keepAnchor(p *pool, h *HarvestStats) bool {
 		return true
 	}
 	now := r.now()
-	if r.InFlight() == 0 || a.n > 0 && now < a.dueMonoNS {
+	if r.InFlight() == 0 || now < a.dueMonoNS {
 		return true
 	}
 	if r.drv.Capturing() {

@@ -83,6 +83,7 @@ func TestClockHolds(t *testing.T) {
 		{"minus 150 ppm", oscillator{ppm: -150}, 5e8, 6000, 120, 2500, 5000},
 		{"warming up", oscillator{ppm: 12, swingPPM: 0.3, periodS: 120}, 5e8, 6000, 600, 3000, 5500},
 		{"anchors 4 s apart", oscillator{ppm: 10}, 4e9, 6000, 600, 4000, 9000},
+		{"warming up, narrow anchors far apart", oscillator{ppm: 12, swingPPM: 0.35, periodS: 120}, 4e9, 300, 600, 700, 1500},
 		{"wide anchors", oscillator{ppm: 10}, 5e8, 200_000, 600, 60_000, 90_000},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -126,6 +127,26 @@ func TestClockLearnsTheRate(t *testing.T) {
 	}
 }
 
+// Knowledge ages, the same way forwards and backwards.
+func TestUncertaintyGrowsWithAge(t *testing.T) {
+	s := &clockSim{t: t, o: oscillator{ppm: 11.8}, rng: rand.New(rand.NewPCG(3, 4))}
+	for h := int64(1e9); h <= 31e9; h += 5e8 {
+		s.anchor(h, 6000)
+		s.check(h)
+	}
+	e := &s.c.cur
+	for _, tc := range []struct {
+		ageS float64
+		more float64 // ns beyond what the polygon itself leaves open
+	}{{0, 0}, {1, 40}, {-1, 40}, {10, 1300}, {-10, 1300}, {500, 500 * 5030}, {1000, 1000 * 5030}} {
+		lo, hi := e.set.offsets(tc.ageS)
+		lo2, hi2 := e.offsets(e.refGPU + int64(tc.ageS*1e9))
+		if math.Abs(lo-lo2-tc.more) > 1 || math.Abs(hi2-hi-tc.more) > 1 {
+			t.Errorf("%v s away: %v and %v ns more, want %v", tc.ageS, lo-lo2, hi2-hi, tc.more)
+		}
+	}
+}
+
 func TestClockBridgesIdleGaps(t *testing.T) {
 	for _, gapS := range []int64{10, 600, 36_000} {
 		s := &clockSim{t: t, o: oscillator{ppm: 10}, rng: rand.New(rand.NewPCG(5, 6))}
@@ -140,9 +161,15 @@ func TestClockBridgesIdleGaps(t *testing.T) {
 		if off := s.c.host(g) - h; abs(off) > 100_000 {
 			t.Errorf("after %d s the map is %d ns off at the gap's end", gapS, off)
 		}
+		if gapS >= 600 { // the rate has moved by 3 ppm, and the next anchor is late
+			s.o.ppm += 3
+			s.zero = s.o.gpu(h) - g
+			s.check(h + 3.9e9)
+			h += 4e9
+		}
 		for end := h + 5e9; h < end; h += 5e8 {
-			s.check(h + 1e6)
 			s.anchor(h+2e6, 6000)
+			s.check(h + 3e6)
 		}
 		s.worst = 0
 		s.check(h)

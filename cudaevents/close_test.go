@@ -285,6 +285,9 @@ func TestNoAnchorAtAll(t *testing.T) {
 		g.d.Advance(5 * ms)
 		w.harvest()
 	}
+	if n := g.d.MethodCalls()[scripted.Anchor]; n != 1 {
+		t.Errorf("%d tries to anchor within 60 ms of the first refusal", n)
+	}
 	if w.spans != 10 || w.worstU < 1_000_000 || w.worstU > 3_000_000 {
 		t.Errorf("%d spans, uncertainty up to %d ns, want some 2 ms", w.spans, w.worstU)
 	}

@@ -35,3 +35,6 @@ func ShutWhileTaken(r *Recorder) bool {
 	defer p.release(i, gen)
 	return r.shutSlot(p, i)
 }
+
+// SetStreamNumber makes n the number that was given last.
+func SetStreamNumber(r *Recorder, n uint16) { r.streamNum = n }

@@ -205,6 +205,7 @@ func TestRateThatChanges(t *testing.T) {
 	if w.worstU < 5000 || w.worstU > 25_000 {
 		t.Errorf("uncertainty up to %d ns meanwhile", w.worstU)
 	}
+	t.Logf("next anchor after %d ms, uncertainty up to %d ns", 5*n, w.worstU)
 	busy(400)
 	w.excess, w.worstU = 0, 0
 	busy(100)
@@ -317,6 +318,9 @@ func TestPositionsWhileAnchorsCannotComplete(t *testing.T) {
 	if w.worstU > 1_000_000 {
 		t.Errorf("uncertainty %d ns: the spans do not bound the clock", w.worstU)
 	}
+	if c.Refits <= c.Anchors {
+		t.Errorf("%d refits with %d anchors: what the spans say moves no map", c.Refits, c.Anchors)
+	}
 }
 
 // One clock jumps against the other, as it can when a virtual machine was paused:
@@ -405,6 +409,13 @@ func TestAnchorsAreShown(t *testing.T) {
 	c := g.r.Clock()
 	if len(all) != 8 || c.Anchors != 8 {
 		t.Errorf("%d anchors in the log, %d taken in 4 s, want 8", len(all), c.Anchors)
+	}
+	// Before the rate was known the map was 10 ppm of half a second behind.
+	if r := all[1].ResidualNS; r < 2000 || r > 8000 {
+		t.Errorf("the second anchor's residual is %d ns, want some 5,000", r)
+	}
+	if r := all[7].ResidualNS; abs64(r) > 1500 {
+		t.Errorf("the last anchor's residual is %d ns", r)
 	}
 	last := all[len(all)-1]
 	cs, err := g.rd.Contexts()
