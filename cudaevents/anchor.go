@@ -28,6 +28,9 @@ const (
 	linkNS = 250
 	// nearMS: within a second a position is known to 61 ns.
 	nearMS = 1000
+	// A position coarser than coarsestNS, months away, says less than the span's own
+	// bounds.
+	coarsestNS = 1e6
 	// anchorPatience is how long landing waits for the very first anchor.
 	anchorPatienceNS = 1e9
 )
@@ -132,7 +135,8 @@ func (r *Recorder) locate(start Event, t *Times, by *anchor, h *HarvestStats) (g
 			}
 		}
 	}
-	return gpuNS, quantumNS(ms), a, !math.IsNaN(float64(ms)) && !math.IsInf(float64(ms), 0)
+	errNS = quantumNS(ms)
+	return gpuNS, errNS, a, errNS <= coarsestNS // false for NaN too
 }
 
 // lookAgain takes an anchor out of turn, for a span that contradicts the last one:

@@ -10,9 +10,12 @@ import (
 const tickNS = 32
 
 // quantumNS is the distance of the 32-bit floats around ms, in ns: a value that
-// the driver gives as ms is that uncertain.
+// the driver gives as ms is that uncertain. It is NaN when ms is not finite.
 func quantumNS(ms float32) float64 {
 	ms = float32(math.Abs(float64(ms)))
+	if ms == math.MaxFloat32 {
+		return float64(ms-math.Nextafter32(ms, 0)) * 1e6
+	}
 	return float64(math.Nextafter32(ms, float32(math.Inf(1)))-ms) * 1e6
 }
 
