@@ -1,6 +1,7 @@
 package conformance
 
 import (
+	"context"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -16,6 +17,7 @@ var closeTests = []test{
 	{"with a capture open", closeCapturing},
 	{"while others launch", closeRacing},
 	{"with lanes open", closeOpenLanes},
+	{"after its hub", closeAfterHub},
 }
 
 func usedAfterClose(s *suite, t *testing.T) {
@@ -164,4 +166,29 @@ func closeOpenLanes(s *suite, t *testing.T) {
 	if c := x.hub.Ring().Counters(); c.InFlight() != 0 {
 		t.Errorf("spans are in flight after Close: %s", counters(c))
 	}
+}
+
+// closeAfterHub closes the hub first: the GPU works on, without telemetry.
+func closeAfterHub(s *suite, t *testing.T) {
+	x := s.telemetry(t, "kernel")
+	st := x.stream()
+	p := x.words(8, 1)
+	step := x.armed()
+	l := x.dev.LaneBegin(step, x.hub.Lane("decode"), st)
+	x.spin(st, 2*time.Millisecond)
+	l.End()
+	step.End()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	x.ok(x.hub.Close(ctx))
+	if c := x.hub.Ring().Counters(); c.InFlight() != 0 || c.Failed() != 0 {
+		t.Errorf("the hub did not drain: %s", counters(c))
+	}
+	step = x.hub.StepBegin()
+	l = x.dev.LaneBegin(step, x.hub.Lane("decode"), st)
+	x.scale(st, p, 9, 8)
+	l.End()
+	step.End()
+	x.wantAll("without a hub", st, p, 9, 8)
+	x.ok(x.gpu.Close())
 }

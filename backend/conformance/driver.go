@@ -181,6 +181,10 @@ func since(s *suite, t *testing.T) {
 	if res != cudaevents.Success || back != -forth {
 		t.Errorf("the other way: %v ms, result %d, want %v", back, res, -forth)
 	}
+	var out [1]cudaevents.Times
+	if n, res, _ := d.Elapsed(ev[1], []cudaevents.Pair{{Start: ev[0], End: ev[1]}}, out[:]); n != 1 || out[0].SinceResult != cudaevents.Success || out[0].SinceAnchorMS != back {
+		t.Errorf("a pair that began before its anchor: %+v, result %d, want %v ms", out[0], res, back)
+	}
 	if same, res := d.Since(ev[1], ev[1]); res != cudaevents.Success || same != 0 {
 		t.Errorf("from an event to itself: %v ms, result %d", same, res)
 	}

@@ -95,7 +95,7 @@ func TestEveryCallCanFail(t *testing.T) {
 	const code = 719
 	firstSpin := func() error {
 		if sp := g.spin.Swap(nil); sp != nil {
-			g.ctx.telModuleUnload(sp.module)
+			_ = g.ctx.telModuleUnload(sp.module)
 		}
 		return d.Spin(f.s, 1)
 	}

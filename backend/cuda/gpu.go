@@ -101,7 +101,7 @@ func (g *GPU) open() error {
 	}
 	g.kernels.Store(new([]*kernel))
 	if g.host, r = g.ctx.streamCreate(); r != Success {
-		g.ctx.release()
+		_ = g.ctx.release()
 		return g.lib.fail("create the default stream", r)
 	}
 	g.lastSerial = 2
@@ -110,8 +110,8 @@ func (g *GPU) open() error {
 	g.stage.init(g)
 	var err error
 	if g.dev, err = g.cfg.Hub.Attach(driver{g}); err != nil {
-		g.ctx.streamDestroy(g.host)
-		g.ctx.release()
+		_ = g.ctx.streamDestroy(g.host)
+		_ = g.ctx.release()
 		return fmt.Errorf("cuda: open device %d: %w", g.cfg.Ordinal, err)
 	}
 	if ring := g.cfg.Hub.Ring(); ring != nil && ring.FD() >= 0 {

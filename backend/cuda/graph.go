@@ -3,7 +3,9 @@
 package cuda
 
 import (
+	"maps"
 	"math"
+	"slices"
 
 	"github.com/lanetrace/lanetrace/backend"
 	"github.com/lanetrace/lanetrace/spanring"
@@ -150,13 +152,17 @@ func (g *GPU) DestroyGraph(id backend.Graph) error {
 		g.mu.Lock()
 		gr := g.graphs[id]
 		delete(g.graphs, id)
+		var used []backend.Stream
+		if gr != nil {
+			used = slices.Collect(maps.Keys(gr.used))
+		}
 		g.mu.Unlock()
 		if gr == nil {
 			return ErrInvalidHandle
 		}
-		for s := range gr.used {
+		for _, s := range used {
 			if g.hasStream(s) {
-				g.ctx.streamSync(s)
+				_ = g.ctx.streamSync(s)
 			}
 		}
 		r := g.ctx.graphDestroy(gr.exec)

@@ -156,7 +156,7 @@ func (g *GPU) copyCaptured(dst backend.DevicePtr, src []byte, s backend.Stream) 
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if r = g.ctx.copyHtoDCaptured(dst, b, s); r != Success {
-		g.ctx.hostFree(b)
+		_ = g.ctx.hostFree(b)
 		return r
 	}
 	c := g.captures[s]

@@ -109,7 +109,7 @@ func (g *GPU) leave(s backend.Stream) {
 		if g.ctx.stagedDone(e, false) == ErrNotReady {
 			kept = append(kept, e)
 		} else {
-			g.ctx.eventDestroy(e)
+			_ = g.ctx.eventDestroy(e)
 		}
 	}
 	g.leaving = kept
@@ -120,7 +120,7 @@ func (g *GPU) leave(s backend.Stream) {
 		if g.ctx.eventRecord(e, s) == Success {
 			g.leaving = append(g.leaving, e)
 		} else {
-			g.ctx.eventDestroy(e)
+			_ = g.ctx.eventDestroy(e)
 		}
 	}
 }
