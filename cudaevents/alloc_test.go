@@ -7,6 +7,12 @@ import (
 	"github.com/lanetrace/lanetrace/spanring"
 )
 
+func TestCellsAreCacheLines(t *testing.T) {
+	if cudaevents.CellBytes != 64 {
+		t.Errorf("a cell has %d bytes, want 64", cudaevents.CellBytes)
+	}
+}
+
 func TestNothingAllocates(t *testing.T) {
 	r, d, w := newBenchRecorder(t, 1024)
 	lane := &cudaevents.Meta{Kind: spanring.KindLane, Step: 1, Ordinal: 1}

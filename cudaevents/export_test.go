@@ -1,6 +1,13 @@
 package cudaevents
 
-import "github.com/lanetrace/lanetrace/spanring"
+import (
+	"reflect"
+
+	"github.com/lanetrace/lanetrace/spanring"
+)
+
+// CellBytes is the size of a slot's part in Go memory.
+var CellBytes = reflect.TypeFor[cell]().Size()
 
 // Streams is how many streams r remembers, those destroyed and not yet forgotten
 // among them.

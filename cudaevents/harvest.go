@@ -81,7 +81,6 @@ func (r *Recorder) harvestStream(p *pool, st *stream, h *HarvestStats) {
 		}
 		n := 0
 		for i := st.head; i != 0 && n < batchPairs && p.slots.Word(int(i-1)).State() == spanring.SlotClosed; i = p.cells[i-1].next {
-			r.batchSlot[n] = i - 1
 			r.batch[n] = Pair{p.startEvent(i - 1), p.cells[i-1].pair.End}
 			n++
 		}

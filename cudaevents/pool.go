@@ -42,7 +42,7 @@ type cell struct {
 	held   bool
 	done   bool
 
-	_ [8]byte
+	_ [16]byte
 }
 
 // captureWait bounds how long EnsurePool waits for captures to end.
@@ -53,7 +53,8 @@ const (
 
 // EnsurePool makes the event pairs and the recorder's own stream, and finds the
 // machine's constant; from then on spans are recorded. Once it has succeeded it
-// does nothing. While a capture is active it waits 50 ms at most and then returns
+// does nothing. It blocks: a millisecond a thousand pairs, and some ten more for
+// Options.Calibrate, a second at the worst. While a capture is active it waits 50 ms at most and then returns
 // ErrCapturing: the pool is made by a later Harvest or call. When the driver
 // refuses, spans stay off for good: that is counted and logged once, and the same
 // error comes back from every later call.

@@ -90,9 +90,12 @@ type Recorder struct {
 	slots  spanring.Slots
 	index  uint8
 
-	pool     atomic.Pointer[pool] // nil until the pool is made
-	streams  atomic.Pointer[streamSet]
+	pool    atomic.Pointer[pool] // nil until the pool is made
+	streams atomic.Pointer[streamSet]
+
+	_        [64]byte     // servers and harvester write inFlight all the time
 	inFlight atomic.Int64 // spans begun, neither landed nor failed
+	_        [56]byte
 
 	wanted  atomic.Bool // EnsurePool was asked for and had to wait
 	closing sync.Mutex  // held by Close from beginning to end
@@ -107,7 +110,6 @@ type Recorder struct {
 	clock     clock
 	anchors   anchors
 	batch     [batchPairs]Pair
-	batchSlot [batchPairs]uint32
 	times     [batchPairs]Times
 	span      spanring.Span // the one being landed
 
