@@ -54,7 +54,7 @@ func argumentSizes(s *suite, t *testing.T) {
 		g uint8
 	}{
 		{1, 2, 3, 4, 5.5, 6.25, 7},
-		{0xff, 0xffff, 0xffffffff, math.MaxUint64, -0.0, math.Inf(-1), 0x80},
+		{0xff, 0xffff, 0xffffffff, math.MaxUint64, float32(math.Copysign(0, -1)), math.Inf(-1), 0x80},
 		{0x12, 0x3456, 0x789abcde, 0x0123456789abcdef, float32(math.NaN()), math.Pi, 0},
 	} {
 		r.launch(st, kArgs, backend.Ptr(out), backend.U8(v.a), backend.U16(v.b), backend.U32(v.c), backend.U64(v.d),

@@ -253,8 +253,6 @@ type telemetry struct {
 	hub *lanetrace.Hub
 	dev *lanetrace.Device
 	rd  *spanring.Reader
-
-	entries []spanring.Entry
 }
 
 func newHub(t *testing.T, level string) *lanetrace.Hub {

@@ -4,9 +4,8 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/lanetrace/lanetrace/spanring"
 )
@@ -97,9 +96,9 @@ func (g *GPU) sleep(s *stream, untilNS int64) {
 		return
 	}
 	if d > 0 {
-		ts := unix.NsecToTimespec(int64(d))
+		ts := syscall.NsecToTimespec(int64(d))
 		// An early return is harmless: the caller looks at the clock again.
-		_ = unix.Nanosleep(&ts, nil)
+		_ = syscall.Nanosleep(&ts, nil)
 	}
 }
 

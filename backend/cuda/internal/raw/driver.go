@@ -105,12 +105,12 @@ static int64_t bench(struct drv *d, int n, int records, int launch) {
   return r != 0 ? -(int64_t)r : ns;
 }
 */
-import "C"
+import "C" //nolint:depguard // only tests use this; the C is its purpose
 
 import (
 	"fmt"
 	"time"
-	"unsafe"
+	"unsafe" //nolint:depguard // for the strings that C is given
 )
 
 // Driver is a driver library, called as it comes. What concerns a thread concerns

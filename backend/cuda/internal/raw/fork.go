@@ -25,7 +25,7 @@ static int child_has(int fd) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 */
-import "C"
+import "C" //nolint:depguard // only tests use this; the C is its purpose
 
 import "fmt"
 
