@@ -31,10 +31,11 @@ const (
 // the rate is learnt again. Until the contradiction shows, what is published can be
 // wrong by about the width of an anchor.
 //
-// The map itself is a continuous, strictly increasing function of the timeline,
-// made of pieces that are only ever added at its end, beyond everything mapped so
-// far: so a later stamp never maps before an earlier one, whenever the two are
-// asked for and whatever was learnt between. From one line to the next it slews.
+// The map itself is a function of the timeline that never decreases, made of pieces
+// that are only ever added at its end, beyond everything mapped so far: so a later
+// stamp never maps before an earlier one, whenever the two are asked for and
+// whatever was learnt between (as far back as the pieces kept go, half a minute at
+// the least). From one line to the next it slews, or jumps forward.
 type clock struct {
 	known bool
 	cur   epoch
@@ -79,14 +80,14 @@ func (e *epoch) offsets(gpuNS int64) (lo, hi float64) {
 	return lo - s, hi + s
 }
 
-// piece is the map from gpu0 to the next piece's gpu0: a line, and what is left of
-// the difference to the map before it.
+// piece is the map from gpu0 to the next piece's gpu0: a line, and on top of it
+// what is left of the difference to the map before.
 type piece struct {
 	gpu0    int64
 	base    int64
 	ref     int64   // where the line was fitted
 	off     float64 // offset there, relative to base
-	ratePPB float64
+	ratePPB float64 // of the offset: how much the host gains on the GPU
 	err     float64 // what the map was ahead of the line at gpu0
 	slew    float64 // ns until err is gone
 }

@@ -36,6 +36,9 @@
 //	    │             └───────────────────────────────┘            │
 //	    └──────────────────────────────────────────────────────────┘
 //
+// A begin on a stream that turns out to be capturing, or that the driver refuses,
+// goes straight back to FREE: nothing was recorded.
+//
 // Whoever makes the change out of FREE or OPEN owns the slot: the taker until it
 // is OPEN, the closer until it is pushed, then the harvester until it is FREE. So
 // no two parties ever read, fail or reuse the same span, whatever begins, ends,
