@@ -34,8 +34,8 @@ const (
 // The map itself is a function of the timeline that never decreases, made of pieces
 // that are only ever added at its end, beyond everything mapped so far: so a later
 // stamp never maps before an earlier one, whenever the two are asked for and
-// whatever was learnt between (as far back as the pieces kept go, half a minute at
-// the least). From one line to the next it slews, or jumps forward.
+// whatever was learnt between (as far back as the pieces go that are kept, at best
+// half a minute). From one line to the next it slews, or jumps forward.
 type clock struct {
 	known bool
 	cur   epoch
