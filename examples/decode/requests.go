@@ -14,8 +14,7 @@ type request struct {
 	seed    int32
 	arrived time.Duration // since the engine's start
 
-	tokens   []int32 // generated so far, as the host has read them
-	finished time.Duration
+	tokens []int32 // generated so far, as the host has read them
 }
 
 // requestOf makes request id: it hangs on the seed and the id alone, never on
