@@ -197,13 +197,20 @@ func (t *AllocTable) Remove(place int) {
 	t.free = append(t.free, int32(place))
 }
 
-// Add changes one of the ring's memory counters, a gauge also downwards.
-func (t *AllocTable) Add(c Counter, delta int64) { t.w.Add(c, uint64(delta)) }
+// Add changes one of the ring's memory counters, a gauge also downwards; another
+// counter is left alone. Nobody else may change them, so this is no atomic
+// addition: it costs a store.
+func (t *AllocTable) Add(c Counter, delta int64) {
+	if c >= ctrMemFirst && c < ctrMemEnd {
+		p := &t.w.counters[c]
+		putWord(p, atomic.LoadUint64(p)+uint64(delta))
+	}
+}
 
-// Raise lifts a counter to at least v.
+// Raise lifts a memory counter to at least v.
 func (t *AllocTable) Raise(c Counter, v uint64) {
 	if old := t.w.Counter(c); v > old {
-		t.w.Add(c, v-old)
+		t.Add(c, int64(v-old))
 	}
 }
 

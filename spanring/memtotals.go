@@ -29,16 +29,16 @@ const (
 	CtrMemUnlistedBytes Counter = 73
 	CtrMemUnlistedCount Counter = 74
 
-	// CtrAllocs and CtrFrees count allocations made and freed;
+	// CtrAllocs and CtrFrees count allocations made, and those that left the ledger
+	// to be freed:
 	//
-	//	allocs = frees + replaced + live
-	//
-	// whenever no free is under way.
+	//	allocs + frees failed = frees + replaced + live
 	CtrAllocs Counter = 80
 	CtrFrees  Counter = 81
 	// CtrAllocsFailed counts allocations that the driver refused.
 	CtrAllocsFailed Counter = 82
-	// CtrFreesFailed counts frees of known allocations that the driver refused.
+	// CtrFreesFailed counts frees of known allocations that the driver refused:
+	// those are back on the ledger.
 	CtrFreesFailed Counter = 83
 	// CtrFreesUnknown counts frees of addresses that are no live allocation.
 	CtrFreesUnknown Counter = 84

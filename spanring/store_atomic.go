@@ -12,3 +12,6 @@ func putWords(p *[8]uint64, w *Words) {
 		atomic.StoreUint64(&p[i+1], v)
 	}
 }
+
+// putWord stores one word that a bracket of atomic operations publishes.
+func putWord(p *uint64, v uint64) { atomic.StoreUint64(p, v) }
