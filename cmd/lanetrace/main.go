@@ -1,9 +1,10 @@
 // Command lanetrace reads what engines write to their rings: it serves their
 // metrics and sends their traces (sidecar), records them (record), plays
 // recordings again (replay) and reports on either (report). demo does the first
-// with a recording that the binary carries.
+// with a recording that the binary carries. diff compares two launch traces.
 //
-// Exit codes: 0 all went well, 1 something failed, 2 the command line is wrong.
+// Exit codes: 0 all went well, 1 something failed, 2 the command line is wrong;
+// of diff 0 no difference, 1 some, 2 something failed.
 // Errors are one line on standard error. Every flag can be set by the variable
 // LANETRACE_ and its name.
 package main
@@ -60,11 +61,12 @@ type cli struct {
 	Record  recordCmd  `cmd:"" help:"Record what live engines write, into a file."`
 	Replay  replayCmd  `cmd:"" help:"Play a recording: as text, as OTLP/JSON, or to an OTLP endpoint."`
 	Report  reportCmd  `cmd:"" help:"Report on a recording, a ring file or the live engines: steps, lanes, kernels, losses, one step drawn."`
+	Diff    diffCmd    `cmd:"" help:"Compare two launch traces, operation by operation."`
 	Version versionCmd `cmd:"" help:"Print the version."`
 }
 
 // commands are the names of cli's commands.
-var commands = []string{"demo", "sidecar", "record", "replay", "report", "version"}
+var commands = []string{"demo", "sidecar", "record", "replay", "report", "diff", "version"}
 
 // usageError is an error of the command line.
 type usageError struct{ error }
@@ -143,7 +145,14 @@ func (a *app) fail(err error) int {
 	if err == nil {
 		return exitOK
 	}
+	var x exitError
+	if errors.As(err, &x) && x.err == nil {
+		return x.code
+	}
 	a.say("%s", oneLine(err.Error()))
+	if x.err != nil {
+		return x.code
+	}
 	var u usageError
 	if errors.As(err, &u) {
 		return exitUsage

@@ -48,6 +48,7 @@ func TestScript(t *testing.T) {
 		Dir:   "testdata/script",
 		Setup: setup,
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			"differs":  differs,
 			"exits":    exits,
 			"freeport": freePort,
 			"get":      get,
@@ -66,6 +67,9 @@ func TestScript(t *testing.T) {
 //	ended.ring  the ring of an engine that ended
 //	rings/      a ring directory with ended.ring
 //	empty/      a ring directory without rings
+//	a.ltops     a launch trace
+//	b.ltops     the next execution: an argument and an allocation differ
+//	c.ltops     the one after: the same but for the allocation
 func setup(env *testscript.Env) error {
 	env.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "")
 	env.Setenv("COLUMNS", "")
@@ -77,6 +81,9 @@ func setup(env *testscript.Env) error {
 		return err
 	}
 	if err := os.Mkdir(at("empty"), 0o700); err != nil {
+		return err
+	}
+	if err := makeTraces(env.WorkDir); err != nil {
 		return err
 	}
 	return makeRings(at("two.ltrec"), at("rings"), at("dead.ring"), at("ended.ring"))
@@ -156,6 +163,18 @@ func exits(ts *testscript.TestScript, neg bool, args []string) {
 	}
 	if text := ts.ReadFile("stderr"); want != 0 && strings.Count(text, "\n") != 1 {
 		ts.Fatalf("want one line on standard error, got:\n%s", text)
+	}
+}
+
+// differs CMD ARG... runs CMD and wants it to exit with 1, as diff does, and
+// nothing on standard error.
+func differs(ts *testscript.TestScript, neg bool, args []string) {
+	var ee *exec.ExitError
+	if err := ts.Exec(args[0], args[1:]...); !errors.As(err, &ee) || ee.ExitCode() != exitDifferent {
+		ts.Fatalf("%v: %v, want exit code %d\n%s", args, err, exitDifferent, ts.ReadFile("stderr"))
+	}
+	if text := ts.ReadFile("stderr"); text != "" {
+		ts.Fatalf("on standard error:\n%s", text)
 	}
 }
 

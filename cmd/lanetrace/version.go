@@ -7,6 +7,7 @@ import (
 
 	"github.com/lanetrace/lanetrace"
 	"github.com/lanetrace/lanetrace/exporters/recording"
+	"github.com/lanetrace/lanetrace/launchtrace"
 	"github.com/lanetrace/lanetrace/spanring"
 )
 
@@ -27,8 +28,8 @@ func (versionCmd) Run(a *app) error {
 			}
 		}
 	}
-	_, err := fmt.Fprintf(a.stdout, "lanetrace %s\ncommit %s%s\n%s %s/%s, cgo %s\nring layout %d, recording format %d\n",
-		lanetrace.Version, commit, changed, runtime.Version(), runtime.GOOS, runtime.GOARCH, cgo, spanring.LayoutVersion, recording.Version)
+	_, err := fmt.Fprintf(a.stdout, "lanetrace %s\ncommit %s%s\n%s %s/%s, cgo %s\nring layout %d, recording format %d, launch trace format %d\n",
+		lanetrace.Version, commit, changed, runtime.Version(), runtime.GOOS, runtime.GOARCH, cgo, spanring.LayoutVersion, recording.Version, launchtrace.FileVersion)
 	return err
 }
 
