@@ -20,6 +20,7 @@ const module = "github.com/lanetrace/lanetrace"
 var allowed = map[string][]string{
 	"spanring":            {},
 	"ledger":              {"spanring"},
+	"ledger/memprofile":   {"ledger", "spanring"},
 	"launchtrace":         {"spanring"},
 	"cudaevents":          {"spanring"},
 	"cudaevents/scripted": {"cudaevents", "spanring"},
