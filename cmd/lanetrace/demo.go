@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -55,7 +56,6 @@ func (c *demoCmd) Run(a *app) (err error) {
 	}
 	defer func() { err = errors.Join(err, s.close()) }()
 
-	s.serve()
 	if err := c.introduce(a, s, dir, f); err != nil {
 		return err
 	}
@@ -72,7 +72,10 @@ func (c *demoCmd) Run(a *app) (err error) {
 		defer stopReading()
 		return players.Wait()
 	})
-	g.Go(func() error { return s.read(reading, dir, int(c.Every)) })
+	// Who connects before a ring is read waits that moment: every series of it is
+	// in the first scrape already.
+	serve := sync.OnceFunc(s.serve)
+	g.Go(func() error { return s.read(reading, dir, int(c.Every), func(*collector.Engine) { serve() }) })
 	return g.Wait()
 }
 

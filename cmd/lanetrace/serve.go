@@ -169,13 +169,14 @@ func (s *service) serve() {
 }
 
 // read reads the rings of dir until ctx ends: all that is there by then, too.
-func (s *service) read(ctx context.Context, dir spanring.Dir, every int) error {
+// attached, if not nil, is called when an engine's series are there.
+func (s *service) read(ctx context.Context, dir spanring.Dir, every int, attached func(*collector.Engine)) error {
 	po := collector.ProcessorOptions{Instruments: s.ins}
 	if s.exp != nil {
 		po.Exporter = s.exp
 	}
 	col, err := collector.New(collector.Options{
-		Dir: dir, Processor: po, Logger: s.log,
+		Dir: dir, Processor: po, Logger: s.log, OnAttach: attached,
 		NewSelector: func() collector.Selector { return collector.LiveSelector{OneInN: every} },
 	})
 	if err != nil {

@@ -78,7 +78,10 @@ func TestDemoMetrics(t *testing.T) {
 		}
 		return out
 	}
-	var got map[string]map[string]float64
+	got := series()
+	if v, ok := got["lanetrace_spans_dropped_total"]["reason=pool_full;"]; !ok || v != 0 {
+		t.Errorf("drops in the first scrape: %v, %v", v, ok)
+	}
 	eventually(t, "armed steps", func() bool {
 		got = series()
 		return got["lanetrace_steps_total"]["armed=true;"] > 0 && got["lanetrace_gpu_kernel_duration_seconds"] != nil

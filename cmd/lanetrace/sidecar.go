@@ -36,7 +36,7 @@ func (c *sidecarCmd) Run(a *app) error {
 	a.say("serving %s/metrics", s.url())
 	a.say("OTLP is %s", a.otlpText(c.OTLPEndpoint))
 	if err = a.awaitDir(ctx, dir); err == nil && ctx.Err() == nil {
-		err = s.read(ctx, dir, int(c.Every))
+		err = s.read(ctx, dir, int(c.Every), nil)
 	}
 	return errors.Join(err, s.close())
 }
