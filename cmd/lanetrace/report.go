@@ -76,6 +76,7 @@ func (c *reportCmd) Run(a *app) (err error) {
 		o.Width = a.widthOf(a.stdout)
 	}
 	var first error
+	drawn := false
 	for i, s := range sources {
 		if i > 0 {
 			if _, err := io.WriteString(a.stdout, "\n\n"); err != nil {
@@ -83,7 +84,8 @@ func (c *reportCmd) Run(a *app) (err error) {
 			}
 		}
 		o.Recorded = s.whole
-		text, err := reportOn(s, o)
+		text, hasStep, err := reportOn(s, o)
+		drawn = drawn || hasStep
 		if err != nil && first == nil {
 			first = bareRecording(err)
 		}
@@ -93,6 +95,9 @@ func (c *reportCmd) Run(a *app) (err error) {
 	}
 	if first == nil {
 		first = damage
+	}
+	if first == nil && c.Step != "" && !drawn {
+		first = stepNotThere(o, what)
 	}
 	return first
 }
@@ -189,13 +194,22 @@ func (c *reportCmd) rings(a *app, dir spanring.Dir) (out []reportSource, there [
 	return out, there, nil
 }
 
+// stepNotThere is the error when the step that was asked for is in none of the
+// runs read.
+func stepNotThere(o report.Options, what string) error {
+	if o.Step != 0 {
+		return fmt.Errorf("no step %d in %s", o.Step, what)
+	}
+	return fmt.Errorf("no complete step with a lane %q in %s; the report lists its lanes", o.Lane, what)
+}
+
 // reportOn reads a source and writes its report. The report is of what could be
-// read before an error.
-func reportOn(s reportSource, o report.Options) (text string, err error) {
+// read before an error; hasStep is whether it draws one.
+func reportOn(s reportSource, o report.Options) (text string, hasStep bool, err error) {
 	r := report.New(o)
 	p, err := collector.NewProcessor(s.src, collector.ProcessorOptions{Observers: []collector.Observer{r}})
 	if err != nil {
-		return "", errors.Join(err, s.src.Close())
+		return "", false, errors.Join(err, s.src.Close())
 	}
 	for {
 		n, done, perr := p.Poll()
@@ -209,5 +223,5 @@ func reportOn(s reportSource, o report.Options) (text string, err error) {
 		}
 	}
 	text = r.Text(p.Engine())
-	return text, errors.Join(err, p.Close())
+	return text, r.Exemplary() != nil, errors.Join(err, p.Close())
 }
