@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"os"
+	"runtime"
 	"testing"
 
 	"github.com/lanetrace/lanetrace/spanring"
@@ -62,8 +63,10 @@ func BenchmarkAllocFreeGuarded(b *testing.B) {
 // BenchmarkCallSite is finding the call site alone.
 func BenchmarkCallSite(b *testing.B) {
 	l := newLedger(b, Options{})
+	b.ReportAllocs()
 	for b.Loop() {
-		l.callSite(0)
+		var pcs [firstFrames]uintptr
+		l.callSite(&pcs, runtime.Callers(2, pcs[:]))
 	}
 }
 

@@ -172,9 +172,11 @@ func (p Pending) Done(addr uint64) {
 	if l == nil || addr == 0 {
 		return
 	}
+	var pcs [firstFrames]uintptr
+	n := runtime.Callers(2, pcs[:]) // from the caller on
 	e := entry{
 		addr: addr, bytes: p.bytes, index: p.index, guard: p.guard, kind: p.kind, place: notListed,
-		site: l.callSite(1), monoNS: spanring.MonoNS(),
+		site: l.callSite(&pcs, n), monoNS: spanring.MonoNS(),
 	}
 	if e.guard != 0 {
 		e.fill = *l.redzone.Fill

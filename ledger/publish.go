@@ -117,7 +117,8 @@ func (l *Ledger) rise() {
 	l.orphans = l.orphans[:0]
 	for i := range l.entries {
 		if e := &l.entries[i]; e.addr != 0 && e.kind != arena && e.place == notListed {
-			l.list(e)
+			a := l.record(e)
+			l.list(e, &a)
 		}
 	}
 	l.table.Track(0, 1)
@@ -125,10 +126,10 @@ func (l *Ledger) rise() {
 	l.syncTotals()
 }
 
-// list puts e on the table. The caller holds the table's lock.
-func (l *Ledger) list(e *entry) {
-	a := l.record(e)
-	place, ok := l.table.Put(&a)
+// list puts e, of which a is the record, on the table. The caller holds the
+// table's lock.
+func (l *Ledger) list(e *entry, a *spanring.Alloc) {
+	place, ok := l.table.Put(a)
 	if !ok {
 		l.total.add(spanring.CtrAllocsUnlisted, 1)
 		l.total.add(spanring.CtrMemUnlistedBytes, e.bytes)
@@ -157,16 +158,19 @@ func (l *Ledger) unlist(e *entry) {
 // publishAlloc writes e, which is in the totals already, to table and log. The
 // caller holds the ledger's lock.
 func (l *Ledger) publishAlloc(e *entry) {
+	if e.kind == arena {
+		l.publishTotals()
+		return
+	}
 	if !l.on {
 		return
 	}
+	ev := spanring.MemEvent{Kind: spanring.KindAlloc, Alloc: l.record(e)}
 	l.table.Lock()
-	if e.kind != arena {
-		l.list(e)
-	}
+	l.list(e, &ev.Alloc)
 	l.syncTotals()
 	l.table.Unlock()
-	l.event(spanring.KindAlloc, e, e.monoNS)
+	l.writeEvent(&ev)
 }
 
 // publishFree takes e, which is no longer in the totals, off the table and writes
@@ -180,11 +184,20 @@ func (l *Ledger) publishFree(e *entry) {
 		l.unlist(e)
 		return
 	}
+	ev := spanring.MemEvent{Kind: spanring.KindFree, Alloc: l.record(e)}
+	ev.Alloc.MonoNS = spanring.MonoNS()
 	l.table.Lock()
 	l.unlist(e)
 	l.syncTotals()
 	l.table.Unlock()
-	l.event(spanring.KindFree, e, spanring.MonoNS())
+	l.writeEvent(&ev)
+}
+
+// writeEvent writes a log entry.
+func (l *Ledger) writeEvent(ev *spanring.MemEvent) {
+	ev.LiveBytes = uint64(l.total.get(spanring.CtrMemLiveBytes))
+	w := ev.Words()
+	l.ring.Append(&w)
 }
 
 // publishTotals writes the totals alone. The caller holds the ledger's lock.
@@ -243,15 +256,4 @@ func (l *Ledger) siteName(n int32) spanring.NameID {
 		s.name, s.named = l.ring.Name(spanring.NameSite, s.text), true
 	}
 	return s.name
-}
-
-// event writes a log entry about e.
-func (l *Ledger) event(kind spanring.Kind, e *entry, monoNS int64) {
-	if e.kind == arena {
-		return
-	}
-	ev := spanring.MemEvent{Kind: kind, Alloc: l.record(e), LiveBytes: uint64(l.total.get(spanring.CtrMemLiveBytes))}
-	ev.Alloc.MonoNS = monoNS
-	w := ev.Words()
-	l.ring.Append(&w)
 }

@@ -125,28 +125,44 @@ func (f *finder) siteText(file string, line int) string {
 	return file + ":" + strconv.Itoa(line)
 }
 
-// callSite is the number of the call site of the caller's caller, skip frames
-// above it being known as the library's.
-func (l *Ledger) callSite(skip int) int32 {
-	var buf [3]uintptr
-	skip += 2 // runtime.Callers and this
-	for seen := 0; seen < maxFrames; seen += len(buf) {
-		n := runtime.Callers(skip+seen, buf[:])
-		pcs := *l.find.pcs.Load()
-		for _, pc := range buf[:n] {
-			s, ok := pcs[pc]
-			if !ok {
-				s = l.resolve(pc)
-			}
-			if s != notCaller {
-				return s
-			}
+// firstFrames is how many callers a look at the stack takes at first: a backend's
+// method and the engine's.
+const firstFrames = 2
+
+// callSite is the number of the call site among pcs, the innermost callers of the
+// function that calls it; if there is none it looks further up the stack. Walking
+// the stack is the greater part of an allocation's cost, so the caller, whose own
+// frame is known as the library's, begins it.
+func (l *Ledger) callSite(pcs *[firstFrames]uintptr, n int) int32 {
+	if s := l.siteAmong(pcs[:n]); s != notCaller {
+		return s
+	}
+	var more [8]uintptr
+	const skip = 3 // runtime.Callers, this, and the caller
+	for seen := firstFrames; n == firstFrames && seen < maxFrames; seen += len(more) {
+		m := runtime.Callers(skip+seen, more[:])
+		if s := l.siteAmong(more[:m]); s != notCaller {
+			return s
 		}
-		if n < len(buf) {
+		if m < len(more) {
 			break
 		}
 	}
 	return unknownSite
+}
+
+func (l *Ledger) siteAmong(pcs []uintptr) int32 {
+	known := *l.find.pcs.Load()
+	for _, pc := range pcs {
+		s, ok := known[pc]
+		if !ok {
+			s = l.resolve(pc)
+		}
+		if s != notCaller {
+			return s
+		}
+	}
+	return notCaller
 }
 
 // resolve finds out what a program counter stands for, and remembers it. The
