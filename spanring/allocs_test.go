@@ -6,6 +6,7 @@ import (
 	"runtime"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -306,6 +307,7 @@ func TestAllocsWhileChanging(t *testing.T) {
 			})
 		})
 	}
+	eventually(t, "some changes", func() bool { return atomic.LoadUint64(w.m.word(offAllocMut)) > 1000 })
 	var readers sync.WaitGroup
 	for range 2 {
 		r := heapReader(t, w, ReaderOptions{})

@@ -58,6 +58,22 @@
 // overwritten; claimed(s) or one below it means not yet, or never. It reads on and
 // comes back to those for a second, or until the producer is dead.
 //
+// # Allocations
+//
+// The table of live allocations and the memory counters change together, under
+// the producer's lock:
+//
+//	writer: add 1 to mutations, now odd                     (m)
+//	writer: store a place's payload, then its word; counters
+//	writer: add 1 to mutations, now even                    (o)
+//	reader: load mutations                                  (q)
+//	reader: load counters and places
+//	reader: load mutations, even and equal to (q), else try again
+//
+// A place's word holds its generation, which grows each time the place is taken,
+// so that even in a table that never rests no allocation is read as a mixture: its
+// word is loaded before and after its payload.
+//
 // # Trust
 //
 // A reader trusts nothing in a file: offsets, sizes, kinds, states and the head
