@@ -80,6 +80,8 @@ func (a *assembler) add(w *spanring.Words) {
 			return
 		}
 		st.Attrs, st.HasAttrs = at, true
+	case spanring.KindLaunchDiff:
+		a.launchDiff(w)
 	default:
 		// Kinds that belong to other readers of the same source, and kinds of a
 		// later release.

@@ -20,6 +20,7 @@ func FuzzEntries(f *testing.F) {
 		f.Add(b)
 	}
 	add(armedStep()...)
+	add(begin(1, 5), launchDiff(1, 1, 3, 2, 1), end(1, 5, 9, 0), launchDiff(1, 1, 0, 0, 1))
 	add(begin(1, 5), end(1, 5, 9, 1<<31), lane(1, 1, 1, 6, 2), lane(1, 1, 1, 6, 2))
 	add(end(1<<63, 0, 0, 0), begin(1, 5), lane(1<<63+4096, 1, 1, 6, 2))
 	f.Fuzz(func(t *testing.T, b []byte) {

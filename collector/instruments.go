@@ -30,6 +30,7 @@ const (
 	labelGraph  = "graph"
 	labelGPU    = "gpu"
 	labelReason = "reason"
+	labelRegion = "region"
 	labelArmed  = "armed"
 )
 
@@ -135,7 +136,7 @@ const reasonPoolFull = "pool_full"
 // problemCounters are the producer's counters behind producer.problems.
 var problemCounters = []spanring.Counter{
 	spanring.CtrCapturing, spanring.CtrStaleEnds, spanring.CtrMisuse, spanring.CtrGivenUp, spanring.CtrNamesFull,
-	spanring.CtrUnattributed, spanring.CtrPoolsFailed, spanring.CtrControlRejected,
+	spanring.CtrUnattributed, spanring.CtrPoolsFailed, spanring.CtrControlRejected, spanring.CtrLaunchOpsDropped,
 }
 
 var ignoredReasons = []string{"malformed", "late", "other_kind"}
@@ -372,6 +373,11 @@ func (e *Engine) observeSummary(o observation) {
 	o.n(mStepsOpen, uint64(s.openSteps), a.engine)
 	for i, v := range []uint64{s.malformed, s.lateEntries, s.otherEntries} {
 		o.n(mEntriesIgnored, v, a.ignored[i])
+	}
+	for _, r := range s.regions {
+		o.n(mLaunchExecutions, r.Executions, r.attrs)
+		o.n(mLaunchDiffering, r.Differing, r.attrs)
+		o.n(mLaunchDifferingOps, r.DifferingOps, r.attrs)
 	}
 }
 

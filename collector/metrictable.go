@@ -92,6 +92,7 @@ func define(group string, t MetricType, name, unit, labels, help string) *Metric
 const (
 	gSteps    = "Steps"
 	gGPU      = "GPU time"
+	gLaunches = "Launch trace"
 	gProducer = "Loss account: the producer"
 	gReader   = "Loss account: the reader"
 	gSidecar  = "Loss account: the sidecar"
@@ -132,6 +133,13 @@ var (
 	mSpansStarved = define(gGPU, TypeCounter, "spans.starved", "{span}", "engine",
 		"Landed kernels and graphs whose stream had run dry, so that launch latency is inside.")
 
+	mLaunchExecutions = define(gLaunches, TypeCounter, "launchtrace.executions", "{execution}", "engine region",
+		"Executions of a region whose launches were recorded. Regions that have no series of their own are the region other.")
+	mLaunchDiffering = define(gLaunches, TypeCounter, "launchtrace.differing_executions", "{execution}", "engine region",
+		"Executions that enqueued other operations than the one before.")
+	mLaunchDifferingOps = define(gLaunches, TypeCounter, "launchtrace.differing_ops", "{operation}", "engine region",
+		"Operations inserted, removed or changed from one execution to the next.")
+
 	mBegun = define(gProducer, TypeCounter, "spans.begun", "{span}", "engine",
 		"Spans begun, steps included: begun = landed + failed + dropped + in flight.")
 	mLanded = define(gProducer, TypeCounter, "spans.landed", "{span}", "engine",
@@ -143,7 +151,7 @@ var (
 	mInFlight = define(gProducer, TypeGauge, "spans.in_flight", "{span}", "engine",
 		"Spans begun and not yet landed, failed or dropped.")
 	mProblems = define(gProducer, TypeCounter, "producer.problems", "{event}", "engine reason",
-		"What the engine's library noted and carried on after: lanes and launches not timed because their stream was capturing, ends that came twice, calls that could not be right, ring places given up, names that no longer fitted, launches that belong to nothing, pools of event pairs that could not be made, control requests rejected.")
+		"What the engine's library noted and carried on after: lanes and launches not timed because their stream was capturing, ends that came twice, calls that could not be right, ring places given up, names that no longer fitted, launches that belong to nothing, pools of event pairs that could not be made, control requests rejected, operations that a launch trace had no memory for.")
 	mLaunches = define(gProducer, TypeCounter, "producer.launches", "{launch}", "engine",
 		"Launches on armed steps, timed or not.")
 	mControl = define(gProducer, TypeCounter, "producer.control.applied", "{request}", "engine",

@@ -10,6 +10,7 @@ const (
 	ExportIncomplete              // closed before all it opened was accounted for
 	ExportFailed                  // a span of it failed
 	ExportDropped                 // a span of it found no slot, or was left out
+	ExportLaunchDiff              // a region of it enqueued other operations than before
 	ExportArmed                   // its kernels were timed
 	ExportOneInN                  // one of so many
 	ExportAll                     // every step is exported
@@ -20,7 +21,7 @@ const (
 // NumExportReasons is the number of reasons, ExportNone included.
 const NumExportReasons = int(numExportReasons)
 
-var exportText = [NumExportReasons]string{"none", "incomplete", "failed", "dropped", "armed", "one_in_n", "all"}
+var exportText = [NumExportReasons]string{"none", "incomplete", "failed", "dropped", "launch_diff", "armed", "one_in_n", "all"}
 
 // String is the attribute's value.
 func (r ExportReason) String() string {
@@ -94,6 +95,8 @@ func (l LiveSelector) Select(s *Step) (ExportReason, NotSelected) {
 		return ExportFailed, 0
 	case s.Dropped > 0 || s.LeftOut > 0:
 		return ExportDropped, 0
+	case s.LaunchDiffCount > 0:
+		return ExportLaunchDiff, 0
 	case s.Armed:
 		return ExportArmed, 0
 	case n > 0 && s.Number%uint64(n) == 0:

@@ -15,6 +15,7 @@ func TestLiveSelector(t *testing.T) {
 		{"none in N", LiveSelector{OneInN: -1}, Step{Number: 1000}, ExportNone},
 		{"armed", LiveSelector{OneInN: -1}, Step{Number: 1, Armed: true}, ExportArmed},
 		{"failed before armed", LiveSelector{}, Step{Number: 1, Armed: true, FailedCount: 1}, ExportFailed},
+		{"launch diff before armed", LiveSelector{OneInN: -1}, Step{Number: 1, Armed: true, LaunchDiffCount: 1}, ExportLaunchDiff},
 		{"dropped", LiveSelector{}, Step{Number: 1, Dropped: 1}, ExportDropped},
 		{"left out", LiveSelector{}, Step{Number: 1, LeftOut: 1}, ExportDropped},
 		{"incomplete before all", LiveSelector{}, Step{Number: 1000, FailedCount: 1, Incomplete: IncompleteTimeout}, ExportIncomplete},

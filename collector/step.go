@@ -81,6 +81,12 @@ type Step struct {
 	Failed      []FailedSpan
 	FailedCount int
 
+	// LaunchDiffs are the executions of regions, ended in this step, that enqueued
+	// other operations than the ones before them. At most MaxLaunchDiffs are kept;
+	// LaunchDiffCount is all of them.
+	LaunchDiffs     []LaunchDiff
+	LaunchDiffCount int
+
 	// Opened is how many spans the step's end says were begun with a slot, Dropped
 	// how many found no slot. Both are 0 until the end has come.
 	Opened, Dropped uint32
@@ -195,9 +201,10 @@ func (s *Step) Clone() *Step {
 	c.older, c.newer = nil, nil
 	c.Spans = slices.Clone(s.Spans)
 	c.Failed = slices.Clone(s.Failed)
+	c.LaunchDiffs = slices.Clone(s.LaunchDiffs)
 	return &c
 }
 
 func (s *Step) reset() {
-	*s = Step{Spans: s.Spans[:0], Failed: s.Failed[:0]}
+	*s = Step{Spans: s.Spans[:0], Failed: s.Failed[:0], LaunchDiffs: s.LaunchDiffs[:0]}
 }

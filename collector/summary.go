@@ -31,6 +31,7 @@ type summary struct {
 	stepHost       buckets
 	lanes          map[string]*laneSummary
 	kernels, graph *topK
+	regions        map[string]*regionSummary
 }
 
 // laneSummary is what one lane added up to.
@@ -54,6 +55,10 @@ func (s *summary) init(label string, top int) {
 	}
 	s.kernels = newTopK(top, s.start, attrs(labelKernel))
 	s.graph = newTopK(top, s.start, attrs(labelGraph))
+	// There from the start, so that a region's first difference is an increase of
+	// something.
+	s.regions = make(map[string]*regionSummary)
+	s.region(other)
 }
 
 func b2i(b bool) int {

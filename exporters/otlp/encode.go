@@ -18,7 +18,8 @@ const (
 	spanStep = "step"
 	spanHost = "host"
 
-	eventFailed = "lanetrace.span.failed"
+	eventFailed     = "lanetrace.span.failed"
+	eventLaunchDiff = "lanetrace.launchtrace.diff"
 )
 
 // Attributes of spans. Times are whole nanoseconds and say so.
@@ -53,6 +54,13 @@ var (
 	keySharedStart    = newKey("lanetrace.start.shared")
 	keyInGraph        = newKey("lanetrace.in_graph")
 	keyFailReason     = newKey("lanetrace.reason")
+	keyRegion         = newKey("lanetrace.region")
+	keyOpsBefore      = newKey("lanetrace.launchtrace.ops.before")
+	keyOpsAfter       = newKey("lanetrace.launchtrace.ops.after")
+	keyOpsInserted    = newKey("lanetrace.launchtrace.ops.inserted")
+	keyOpsRemoved     = newKey("lanetrace.launchtrace.ops.removed")
+	keyOpsChanged     = newKey("lanetrace.launchtrace.ops.changed")
+	keyOpsPartial     = newKey("lanetrace.launchtrace.partial")
 )
 
 // chunk is a part of one step's spans: consecutive ScopeSpans.spans fields.
@@ -170,7 +178,10 @@ func appendRoot(b []byte, s *collector.Step, trace collector.TraceID, reason col
 	for i := range s.Failed {
 		b = appendFailed(b, s, &s.Failed[i])
 	}
-	if n := s.FailedCount - len(s.Failed); n > 0 {
+	for i := range s.LaunchDiffs {
+		b = appendLaunchDiff(b, s, &s.LaunchDiffs[i])
+	}
+	if n := s.FailedCount - len(s.Failed) + s.LaunchDiffCount - len(s.LaunchDiffs); n > 0 {
 		b = appendUint(b, tagSpanDropEvents, uint64(n))
 	}
 	if s.Faulty() {
@@ -225,6 +236,23 @@ func appendFailed(b []byte, s *collector.Step, f *collector.FailedSpan) []byte {
 	b = k.appendString(b, tagEventAttribute, f.Text.String())
 	b = keyFailReason.appendString(b, tagEventAttribute, f.Reason.String())
 	b = keyStream.appendInt(b, tagEventAttribute, int64(f.Stream))
+	return closeMessage(b, at)
+}
+
+func appendLaunchDiff(b []byte, s *collector.Step, d *collector.LaunchDiff) []byte {
+	b, at := openMessage(b, tagSpanEvent)
+	b = appendFixed64(b, tagEventTime, uint64(s.UnixNS(d.MonoNS)))
+	b = appendString(b, tagEventName, eventLaunchDiff)
+	b = keyRegion.appendString(b, tagEventAttribute, d.Text.String())
+	for _, c := range [...]struct {
+		k key
+		n uint32
+	}{{keyOpsBefore, d.Before}, {keyOpsAfter, d.After}, {keyOpsInserted, d.Inserted}, {keyOpsRemoved, d.Removed}, {keyOpsChanged, d.Changed}} {
+		b = c.k.appendInt(b, tagEventAttribute, int64(c.n))
+	}
+	if d.Partial {
+		b = keyOpsPartial.appendBool(b, tagEventAttribute, true)
+	}
 	return closeMessage(b, at)
 }
 

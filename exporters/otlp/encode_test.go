@@ -93,6 +93,8 @@ func TestEveryField(t *testing.T) {
 		},
 		&spanring.SpanFailed{SpanKind: spanring.KindLane, Reason: spanring.FailCapture, Step: 7, Ordinal: 4, Name: 2, Stream: 5, EnqueueMonoNS: 40_000},
 		&spanring.SpanFailed{SpanKind: spanring.KindKernel, Reason: spanring.FailLaunch, Step: 7, Ordinal: 5, Name: 4, EnqueueMonoNS: 41_000},
+		&spanring.LaunchDiff{Region: 1, Step: 7, MonoNS: 45_000, Before: 412, After: 413, Inserted: 3, Removed: 2, Changed: 1},
+		&spanring.LaunchDiff{Region: 2, Step: 7, MonoNS: 46_000, Partial: true, Before: 5, After: 5, Changed: 5},
 		&spanring.StepEnd{Step: 7, BeginNS: 1000, MonoNS: 50_000, Armed: true, Opened: 5, Dropped: 4},
 	)
 	poll(t, p)
@@ -120,6 +122,13 @@ func TestEveryField(t *testing.T) {
 			str("lanetrace.span.kind", "lane"), str("lanetrace.lane", "decode"), str("lanetrace.reason", "capture"), num("lanetrace.stream", 5)}},
 		{TimeUnixNano: wallOffset + 41_000, Name: "lanetrace.span.failed", Attributes: []*commonpb.KeyValue{
 			str("lanetrace.span.kind", "kernel"), str("lanetrace.kernel", "soft max"), str("lanetrace.reason", "launch"), num("lanetrace.stream", 0)}},
+		{TimeUnixNano: wallOffset + 45_000, Name: "lanetrace.launchtrace.diff", Attributes: []*commonpb.KeyValue{
+			str("lanetrace.region", "prefill"), num("lanetrace.launchtrace.ops.before", 412), num("lanetrace.launchtrace.ops.after", 413),
+			num("lanetrace.launchtrace.ops.inserted", 3), num("lanetrace.launchtrace.ops.removed", 2), num("lanetrace.launchtrace.ops.changed", 1)}},
+		{TimeUnixNano: wallOffset + 46_000, Name: "lanetrace.launchtrace.diff", Attributes: []*commonpb.KeyValue{
+			str("lanetrace.region", "decode"), num("lanetrace.launchtrace.ops.before", 5), num("lanetrace.launchtrace.ops.after", 5),
+			num("lanetrace.launchtrace.ops.inserted", 0), num("lanetrace.launchtrace.ops.removed", 0), num("lanetrace.launchtrace.ops.changed", 5),
+			yes("lanetrace.launchtrace.partial", true)}},
 	}
 	want := &tracepb.ResourceSpans{
 		Resource: &resourcepb.Resource{Attributes: []*commonpb.KeyValue{
@@ -188,10 +197,13 @@ func TestMoreFailuresThanAreKept(t *testing.T) {
 	for i := range n {
 		src.push(&spanring.SpanFailed{SpanKind: spanring.KindLane, Reason: spanring.FailZero, Step: 1, Ordinal: uint32(i + 1), EnqueueMonoNS: 20})
 	}
+	for range collector.MaxLaunchDiffs + 4 {
+		src.push(&spanring.LaunchDiff{Step: 1, MonoNS: 25, Before: 1, After: 1, Changed: 1})
+	}
 	src.push(&spanring.StepEnd{Step: 1, BeginNS: 10, MonoNS: 30, Opened: n})
 	poll(t, p)
 	root := c.resourceSpans(t, "l", testInfo).ScopeSpans[0].Spans[0]
-	if len(root.Events) != collector.MaxFailedSpans || root.DroppedEventsCount != 300 {
+	if len(root.Events) != collector.MaxFailedSpans+collector.MaxLaunchDiffs || root.DroppedEventsCount != 304 {
 		t.Errorf("%d events and %d dropped", len(root.Events), root.DroppedEventsCount)
 	}
 }

@@ -243,7 +243,7 @@ func parseName(f *fields) (id spanring.NameID, n spanring.Name) {
 // nameOf is the name that an entry refers to, 0 for none.
 func nameOf(w *spanring.Words) spanring.NameID {
 	switch k := w.Kind(); {
-	case k.IsSpan() || k == spanring.KindSpanFailed:
+	case k.IsSpan() || k == spanring.KindSpanFailed || k == spanring.KindLaunchDiff:
 		return spanring.NameID(w[5])
 	}
 	return 0

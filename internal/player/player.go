@@ -167,7 +167,7 @@ func (p *play) move(w *spanring.Words) {
 	case spanring.KindStepEnd:
 		add(2)
 		add(3)
-	case spanring.KindLane, spanring.KindKernel, spanring.KindGraph, spanring.KindSpanFailed:
+	case spanring.KindLane, spanring.KindKernel, spanring.KindGraph, spanring.KindSpanFailed, spanring.KindLaunchDiff:
 		add(2)
 		w[5] = w[5]&^0xffffffff | uint64(p.name(spanring.NameID(w[5])))
 	}

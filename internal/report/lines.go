@@ -78,6 +78,10 @@ func (l *Lines) write(s *collector.Step, reason collector.ExportReason) error {
 		f := &s.Failed[i]
 		l.line(s, f.EnqueueMonoNS, f.Text.String(), 1, -1, f.SpanKind.String()+", failed: "+f.Reason.String())
 	}
+	for i := range s.LaunchDiffs {
+		d := &s.LaunchDiffs[i]
+		l.line(s, d.MonoNS, d.Text.String(), 1, -1, "launch diff: "+diffText(&d.LaunchDiff))
+	}
 	if _, err := l.w.Write(l.b); err != nil {
 		return fmt.Errorf("write step %d: %w", s.Number, err)
 	}
@@ -99,6 +103,16 @@ func (l *Lines) line(s *collector.Step, startMonoNS int64, name string, depth in
 // microseconds is ns in µs with all its digits.
 func microseconds(ns int64) string {
 	return grouped(strconv.FormatInt(ns/1000, 10)) + fmt.Sprintf(".%03d", ns%1000)
+}
+
+// diffText is what a launch diff came to.
+func diffText(d *spanring.LaunchDiff) string {
+	s := fmt.Sprintf("%s operations before, %s after: %s inserted, %s removed, %s changed", Count(uint64(d.Before)), Count(uint64(d.After)),
+		Count(uint64(d.Inserted)), Count(uint64(d.Removed)), Count(uint64(d.Changed)))
+	if d.Partial {
+		s += ", not all recorded"
+	}
+	return s
 }
 
 func stepDetail(s *collector.Step, reason collector.ExportReason) string {

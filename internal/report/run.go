@@ -238,6 +238,7 @@ func (r *Run) Text(e *collector.Engine) string {
 	r.stepTable(&b)
 	r.laneTable(&b)
 	r.kernelTable(&b, e)
+	launchTable(&b, e, r.o.Width)
 	accountText(&b, e.Account(), r.o.Width)
 	clockText(&b, e)
 	b.WriteByte('\n')
@@ -389,6 +390,29 @@ func (r *Run) kernelTable(b *strings.Builder, e *collector.Engine) {
 	fmt.Fprintf(b, "  %s timed: %s queued, %s starved (launch latency is inside)\n", Count(n), Count(queued), Count(starved))
 	if cs := e.Contexts(); len(cs) > 0 && cs[0].Calibration == spanring.CalibrationNone {
 		b.WriteString("  not calibrated: times are those of the event pairs\n")
+	}
+}
+
+// launchTable is what the launch trace found, nothing where none was made.
+func launchTable(b *strings.Builder, e *collector.Engine, w int) {
+	regions := e.LaunchRegions()
+	if len(regions) == 0 {
+		return
+	}
+	b.WriteByte('\n')
+	var rows [][]string
+	for _, r := range regions {
+		last := "-"
+		if r.Last.Step != 0 {
+			last = strconv.FormatUint(r.Last.Step, 10)
+		}
+		rows = append(rows, []string{r.Region, Count(r.Executions), Count(r.Differing), Count(r.DifferingOps), last})
+	}
+	table(b, "  ", w, []string{"LAUNCH TRACE", "executions", "differing", "operations", "last in step"}, rows)
+	for _, r := range regions {
+		if r.Differing > 0 {
+			b.WriteString(clip("  "+r.Region+", last: "+diffText(&r.Last), w) + "\n")
+		}
 	}
 }
 
