@@ -10,6 +10,7 @@ import (
 	"math"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -24,13 +25,13 @@ import (
 type flags struct {
 	Level    string        `placeholder:"LEVEL" help:"What telemetry measures: off, basic, lane or kernel. Default: LANETRACE_LEVEL, else lane."`
 	Async    bool          `help:"Run one step ahead: enqueue a step before what the last one sampled is read back."`
-	Backend  string        `enum:",cuda,sim" default:"" placeholder:"cuda|sim" help:"GPU to run on. Default: cuda, or sim where there is no CUDA driver."`
+	Backend  string        `placeholder:"cuda|sim" help:"GPU to run on. Default: cuda, or sim where there is no CUDA driver."`
 	Device   int           `default:"0" help:"Number of the GPU."`
 	Duration time.Duration `placeholder:"10s" help:"How long new requests come; those that came are served to their end."`
 	Requests int           `placeholder:"N" help:"How many requests come. With --duration: whichever ends first."`
 	Rate     float64       `placeholder:"R" help:"Requests a second, on average. Default: the model's own, which keeps most of its batch full."`
 	MaxBatch int           `placeholder:"N" help:"Sequences served at once. Default: the model's own."`
-	Model    string        `enum:",tiny,small" default:"" placeholder:"tiny|small" help:"Size of the model. Default: small on cuda, tiny on the sim."`
+	Model    string        `placeholder:"tiny|small" help:"Size of the model. Default: small on cuda, tiny on the sim."`
 	Seed     uint64        `default:"1" help:"Of weights, requests and arrivals."`
 	Dir      string        `placeholder:"DIR" help:"Ring directory, which must exist. Default: LANETRACE_DIR, else /dev/shm/lanetrace-UID."`
 	Verify   bool          `default:"true" negatable:"" help:"Compare the model's numbers with a CPU reference first."`
@@ -100,6 +101,10 @@ func (f *flags) config(getenv func(string) string) (lanetrace.Config, error) {
 		cfg.Service = "decode"
 	}
 	switch {
+	case !slices.Contains([]string{"", "cuda", "sim"}, f.Backend):
+		err = fmt.Errorf("unknown backend %q: want cuda or sim", f.Backend)
+	case f.Model != "" && shapes[f.Model].name == "":
+		err = fmt.Errorf("unknown model %q: want tiny or small", f.Model)
 	case f.Duration < 0:
 		err = fmt.Errorf("--duration %v: want a time from now on", f.Duration)
 	case f.Requests < 0:

@@ -249,8 +249,8 @@ func TestUsage(t *testing.T) {
 		want string
 	}{
 		{[]string{"--level", "all"}, `unknown level "all": want one of off, basic, lane, kernel`},
-		{[]string{"--backend", "rocm"}, "--backend"},
-		{[]string{"--model", "huge"}, "--model"},
+		{[]string{"--backend", "rocm"}, `unknown backend "rocm": want cuda or sim`},
+		{[]string{"--model", "huge"}, `unknown model "huge": want tiny or small`},
 		{[]string{"--ab", "3"}, "--ab 3: want at least 25 rounds"},
 		{[]string{"--requests=-1"}, "--requests -1"},
 		{[]string{"--duration=-1s"}, "--duration -1s"},
