@@ -157,7 +157,7 @@ func TestRoundTrip(t *testing.T) {
 		{"small blocks", Options{FlushEntries: 7, FlushEvery: time.Nanosecond}, 5, []synth.Options{{Duration: 40 * time.Millisecond, Seed: 2}}},
 		{"three engines", Options{FlushEntries: 100}, 64, []synth.Options{
 			{Duration: 100 * time.Millisecond, Seed: 3, FailEvery: 9, DropEvery: 11},
-			{Duration: 200 * time.Millisecond, Seed: 4, KernelEvery: 3},
+			{Duration: 200 * time.Millisecond, Seed: 4, KernelEvery: 3, DiffEvery: 5},
 			{Duration: 10 * time.Millisecond, Seed: 5, KernelEvery: -1, Outlives: true},
 		}},
 	} {

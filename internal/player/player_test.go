@@ -123,6 +123,7 @@ func texts(t *testing.T, es []spanring.Entry, name func(spanring.NameID) (spanri
 	type span struct {
 		Span   spanring.Span
 		Failed spanring.SpanFailed
+		Diff   spanring.LaunchDiff
 		Name   spanring.Name
 	}
 	for i := range es {
@@ -162,6 +163,17 @@ func texts(t *testing.T, es []spanring.Entry, name func(spanring.NameID) (spanri
 			n, _ := name(f.Name)
 			f.Name, f.EnqueueMonoNS = 0, f.EnqueueMonoNS-shift
 			out = append(out, span{Failed: f, Name: n})
+		case k == spanring.KindLaunchDiff:
+			d, err := w.LaunchDiff()
+			if err != nil {
+				t.Fatal(err)
+			}
+			n, ok := name(d.Region)
+			if !ok {
+				t.Fatalf("launch diff without name: %+v", d)
+			}
+			d.Region, d.MonoNS = 0, d.MonoNS-shift
+			out = append(out, span{Diff: d, Name: n})
 		default:
 			out = append(out, *w)
 		}
@@ -175,7 +187,7 @@ func TestPlay(t *testing.T) {
 		skip int
 	}{{"from its start", 0}, {"attached late", 333}} {
 		t.Run(tc.name, func(t *testing.T) {
-			f := record(t, synth.New(synth.Options{Duration: 300 * time.Millisecond, FailEvery: 40, DropEvery: 50}), tc.skip)
+			f := record(t, synth.New(synth.Options{Duration: 300 * time.Millisecond, FailEvery: 40, DropEvery: 50, DiffEvery: 30}), tc.skip)
 
 			plain := source(t, f)
 			var want []spanring.Entry

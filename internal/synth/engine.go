@@ -27,6 +27,9 @@ type Options struct {
 	// FailEvery makes one step in so many lose a lane, and DropEvery find no slot
 	// for one. Default none.
 	FailEvery, DropEvery int
+	// DiffEvery makes each step an execution of the region "step", one in so many of
+	// which differs from the one before. Default: none is recorded.
+	DiffEvery int
 	// Service is the engine's name. Default "synthetic-decode".
 	Service string
 	// GPUName names the device. Default "synthetic (no GPU)".
@@ -277,6 +280,9 @@ func (e *Engine) makeStep() {
 
 	e.gpuNS = gpu
 	end := host + e.normal(5_000, 400)
+	if o.DiffEvery > 0 {
+		e.diff(n, end-1_000)
+	}
 	se := spanring.StepEnd{Step: n, MonoNS: end, BeginNS: begin, Armed: armed, Opened: opened, Dropped: dropped}
 	e.push(end, se.Words(), func(c *spanring.Counters) {
 		c[spanring.CtrLanded]++
@@ -286,6 +292,29 @@ func (e *Engine) makeStep() {
 	})
 	// The host runs at most a step ahead of the GPU.
 	e.hostNS = max(end+e.normal(12_000, 2_000), gpu-300_000)
+}
+
+// diff publishes what became of comparing a step's launches with the last one's.
+func (e *Engine) diff(n uint64, atNS int64) {
+	const ops = 412
+	d := spanring.LaunchDiff{Region: e.name(spanring.NameOther, "step"), Step: n, MonoNS: atNS, After: ops}
+	switch {
+	case n == 1:
+		d.First = true
+	case n%uint64(e.o.DiffEvery) == 0:
+		d.Before, d.After, d.Inserted, d.Removed, d.Changed = ops, ops+1, 2, 1, 3
+	case n%uint64(e.o.DiffEvery) == 1:
+		d.Before, d.Inserted, d.Removed, d.Changed = ops+1, 1, 2, 3
+	default:
+		d.Before = ops
+	}
+	e.push(atNS, d.Words(), func(c *spanring.Counters) {
+		c[spanring.CtrLaunchExecutions]++
+		if k := d.Differing(); k > 0 {
+			c[spanring.CtrLaunchDiffs]++
+			c[spanring.CtrLaunchDiffOps] += k
+		}
+	})
 }
 
 // land publishes a span when it is harvested.
