@@ -11,6 +11,9 @@ import (
 type Options struct {
 	// Ring takes an entry for each execution, and counts. Default: none.
 	Ring *spanring.Writer
+	// Publish reports whether executions are told to the ring now, as the level says.
+	// It is asked at the end of each. Default: always.
+	Publish func() bool
 	// Resolve finds the allocations that arguments lie in. Default: none, and
 	// addresses are numbers.
 	Resolve Resolver

@@ -170,6 +170,25 @@ func TestRecorder(t *testing.T) {
 	}
 }
 
+// TestPublish: what the ring is not told of is compared all the same.
+func TestPublish(t *testing.T) {
+	ring, reader := newRing(t)
+	tell := false
+	r := New(Options{Ring: ring, Publish: func() bool { return tell }})
+	g := r.Region("decode")
+	for step := range uint64(4) {
+		tell = step == 2
+		g.Begin()
+		enqueue(r, 1, step)
+		if p := g.End(step, 0); p.First != (step == 0) || step > 0 && p.Changed != 1 {
+			t.Error(p.Text())
+		}
+	}
+	if got := diffs(t, reader); len(got) != 1 || got[0].Step != 2 || ring.Counter(spanring.CtrLaunchExecutions) != 1 {
+		t.Errorf("%+v", got)
+	}
+}
+
 // TestRegions: an operation belongs to every open region that covers its stream,
 // and each region to its own executions.
 func TestRegions(t *testing.T) {

@@ -163,10 +163,11 @@ func (g *Region) End(step uint64, details int) *Report {
 	return rep
 }
 
-// publish tells the ring of a comparison.
+// publish tells the ring of a comparison, if it is to be told.
 func (g *Region) publish(p *Report) {
-	w := g.rec.o.Ring
-	if w == nil {
+	o := &g.rec.o
+	w := o.Ring
+	if w == nil || o.Publish != nil && !o.Publish() {
 		return
 	}
 	d := spanring.LaunchDiff{
