@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 
 	"github.com/lanetrace/lanetrace/cudaevents"
+	"github.com/lanetrace/lanetrace/ledger"
 	"github.com/lanetrace/lanetrace/spanring"
 )
 
@@ -14,6 +15,7 @@ import (
 type Device struct {
 	hub *Hub
 	rec *cudaevents.Recorder
+	mem *ledger.Ledger // what AttachLedger tied to the ring; guarded by hub.mu
 
 	// gone is set when another Attach has replaced the device: its lanes and
 	// launches are no longer timed.
@@ -72,7 +74,27 @@ func (d *Device) Detach(ctx context.Context) error {
 	}
 	d.hub.mu.Lock()
 	defer d.hub.mu.Unlock()
+	d.hub.dropLedger(d.mem)
 	return d.detach(ctx)
+}
+
+// AttachLedger ties the context's ledger to the hub's ring until Detach: from
+// level basic on the ledger writes to it, at off it does not. A backend calls it
+// once, before its first allocation. It makes no driver call.
+func (d *Device) AttachLedger(l *ledger.Ledger) {
+	if d == nil || l == nil {
+		return
+	}
+	h := d.hub
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.closed {
+		return
+	}
+	h.dropLedger(d.mem)
+	d.mem = l
+	h.ledgers = append(h.ledgers, l)
+	l.Attach(h.ring, uint8(d.rec.ContextIndex()), h.Level() >= LevelBasic)
 }
 
 func (d *Device) stream(s cudaevents.Stream) *streamState {

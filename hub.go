@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/lanetrace/lanetrace/cudaevents"
+	"github.com/lanetrace/lanetrace/ledger"
 	"github.com/lanetrace/lanetrace/spanring"
 )
 
@@ -36,6 +37,9 @@ type Hub struct {
 	mu      sync.Mutex
 	devices atomic.Pointer[[]*Device]
 	closed  bool
+	// ledgers are those of every context that was not detached: the memory of one
+	// that another has replaced is still there.
+	ledgers []*ledger.Ledger
 
 	stop chan struct{}
 	done sync.WaitGroup
@@ -158,7 +162,18 @@ func (h *Hub) SetLevel(l Level) error {
 	h.level.Store(uint32(l))
 	h.ring.SetLevel(uint8(l))
 	h.publishArming()
+	for _, m := range h.ledgers {
+		m.SetPublishing(l >= LevelBasic)
+	}
 	return nil
+}
+
+// dropLedger ends a ledger's writing to the ring. The caller holds mu.
+func (h *Hub) dropLedger(l *ledger.Ledger) {
+	if i := slices.Index(h.ledgers, l); i >= 0 {
+		h.ledgers = slices.Delete(h.ledgers, i, i+1)
+		l.Detach()
+	}
 }
 
 // Arm asks for the next n steps to be armed. They are armed at level kernel
@@ -343,8 +358,12 @@ func (h *Hub) Close(ctx context.Context) error {
 	}
 	h.closed = true
 	h.level.Store(uint32(LevelOff))
-	devs := *h.devices.Load()
+	devs, ledgers := *h.devices.Load(), h.ledgers
+	h.ledgers = nil
 	h.mu.Unlock()
+	for _, l := range ledgers {
+		l.Detach()
+	}
 	close(h.stop)
 	h.done.Wait()
 	if _, bounded := ctx.Deadline(); !bounded {

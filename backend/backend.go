@@ -11,6 +11,8 @@ import (
 
 	"github.com/lanetrace/lanetrace"
 	"github.com/lanetrace/lanetrace/cudaevents"
+	"github.com/lanetrace/lanetrace/launchtrace"
+	"github.com/lanetrace/lanetrace/ledger"
 )
 
 // Handles of the backend. The zero Stream is the driver's own default stream,
@@ -91,10 +93,52 @@ type GPU interface {
 	LaunchGraph(g Graph, s Stream) error
 	DestroyGraph(g Graph) error
 
-	// Alloc allocates device memory. 0 bytes is an error.
+	// LaunchTrace records what regions of the engine enqueue: kernels, asynchronous
+	// memsets and copies within the device, in captures too.
+	LaunchTrace() *launchtrace.Recorder
+
+	// Alloc allocates device memory and puts it on the ledger, under the first
+	// caller outside the library. 0 bytes is an error.
 	Alloc(bytes int) (DevicePtr, error)
-	// Free frees it; freeing 0 does nothing.
+	// AllocManaged is Alloc for memory that migrates between host and device; where
+	// there is no such thing it is plain memory.
+	AllocManaged(bytes int) (DevicePtr, error)
+	// Free frees what Alloc and AllocManaged gave; freeing 0 does nothing. What is
+	// not on the ledger is the driver's error, and counted.
 	Free(p DevicePtr) error
+	// AllocArena allocates memory that the engine divides up itself: off the ledger,
+	// with a total of its own. FreeArena frees it.
+	AllocArena(bytes int) (DevicePtr, error)
+	FreeArena(p DevicePtr) error
+
+	// The ledger's figures, in bytes and numbers of allocations. Not tracked is not
+	// 0. They make no driver call.
+	LiveBytes() (bytes int64, tracked bool)
+	LiveCount() (n int64, tracked bool)
+	PeakBytes() (bytes int64, tracked bool)
+	ArenaBytes() (bytes int64, tracked bool)
+	LiveAllocations() (live []ledger.Allocation, tracked bool)
+	ChunkSlackBytes() (bytes int64, tracked bool)
+	RoundingSlackBytes() (bytes int64, tracked bool)
+	// AllocReport is the total, both slacks, then up to topN call sites that hold at
+	// least minMiB, largest first, the rest in one line, and up to topN files.
+	AllocReport(topN, minMiB int) string
+	LedgerProbe() ledger.Probe
+	// SweepUnreleased frees all that is on the ledger, warns once if there was
+	// anything, and returns how many allocations that were. Close sweeps.
+	SweepUnreleased() (n int, err error)
+
+	// ScanRedzones waits for the work on every stream that is not being captured,
+	// reads every guard band back and returns how many hold another byte than their
+	// fill. Each is logged, counted and filled anew. Without guard bands it is 0 and
+	// does nothing.
+	ScanRedzones() (violated int, err error)
+	// PoisonRedzones fills the guard bands of the allocations with an index from lo
+	// up to, not including, hi with 0xEE and all others with 0x00: where output
+	// changes with the range, narrowing it finds the allocation that is read past
+	// its end. Without guard bands it does nothing.
+	PoisonRedzones(lo, hi uint64) error
+
 	// Copies and memsets without a stream are ordered behind the work on
 	// DefaultStream alone, and are done when they return. On a capturing stream
 	// what has to wait is refused and the capture unharmed. Of 0 bytes they do

@@ -49,6 +49,10 @@ func CompareBand(band []byte, fill byte) (c Change, changed bool) {
 	return c, true
 }
 
+// HasBands reports whether allocations get guard bands: without them a scan and a
+// poisoning need not be prepared.
+func (l *Ledger) HasBands() bool { return l != nil && l.redzone.Bytes > 0 }
+
 // scanBytes bounds what one call of a scan's read is asked for, unless one band
 // alone is larger.
 const scanBytes = 16 << 20

@@ -34,6 +34,12 @@ package cuda
 #cgo nocallback lt_launch_timed
 #cgo noescape lt_alloc
 #cgo nocallback lt_alloc
+#cgo noescape lt_alloc_managed
+#cgo nocallback lt_alloc_managed
+#cgo nocallback lt_band_fill
+#cgo noescape lt_band_read_all
+#cgo nocallback lt_band_read_all
+#cgo nocallback lt_stream_settle
 #cgo noescape lt_copy_htod
 #cgo nocallback lt_copy_htod
 #cgo noescape lt_copy_dtoh
@@ -86,6 +92,8 @@ var (
 	_ [unsafe.Offsetof(cudaevents.Times{}.SinceResult)]byte   = [unsafe.Offsetof(C.lt_times{}.since)]byte{}
 	_ [unsafe.Sizeof(C.lt_handle(0))]byte                     = [unsafe.Sizeof(cudaevents.Event(0))]byte{}
 	_ [backend.MaxArgs]byte                                   = [C.LT_MAX_ARGS]byte{}
+	_ [unsafe.Sizeof(C.lt_band_read{})]byte                   = [unsafe.Sizeof(bandRead{})]byte{}
+	_ [unsafe.Offsetof(bandRead{}.bytes)]byte                 = [unsafe.Offsetof(C.lt_band_read{}.bytes)]byte{}
 )
 
 // capturing is what blocking and staged copies return on a capturing stream.
@@ -315,6 +323,34 @@ func (c primary) alloc(bytes int) (backend.DevicePtr, Result) {
 }
 
 func (c primary) free(p backend.DevicePtr) Result { return Result(C.lt_free(c.p, C.lt_devptr(p))) }
+
+func (c primary) allocManaged(bytes int) (backend.DevicePtr, Result) {
+	var p C.lt_devptr
+	r := C.lt_alloc_managed(c.p, C.uint64_t(bytes), &p)
+	return backend.DevicePtr(p), Result(r)
+}
+
+// bandRead is a stretch of device memory to be read, and where to.
+type bandRead struct {
+	addr      uint64
+	at, bytes int
+	bands     int // that lie in it
+}
+
+func (c primary) bandFill(p backend.DevicePtr, value byte, bytes int, s backend.Stream) Result {
+	return Result(C.lt_band_fill(c.p, C.lt_devptr(p), C.uint8_t(value), C.size_t(bytes), C.lt_handle(s)))
+}
+
+// bandRead reads into buf, which must be from hostAlloc.
+func (c primary) bandRead(buf []byte, reads []bandRead, s backend.Stream) Result {
+	return Result(C.lt_band_read_all(c.p, unsafe.Pointer(unsafe.SliceData(buf)),
+		(*C.lt_band_read)(unsafe.Pointer(unsafe.SliceData(reads))), C.size_t(len(reads)), C.lt_handle(s)))
+}
+
+// streamSettle waits for a stream that is not being captured.
+func (c primary) streamSettle(s backend.Stream) Result {
+	return Result(C.lt_stream_settle(c.p, C.lt_handle(s)))
+}
 
 // hostAlloc allocates page-locked memory, which is C's.
 func (c primary) hostAlloc(bytes int) ([]byte, Result) {

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/lanetrace/lanetrace"
+	"github.com/lanetrace/lanetrace/backend"
+	"github.com/lanetrace/lanetrace/launchtrace"
 )
 
 // LibraryEnv names the driver library to load where Config.Library does not.
@@ -50,6 +52,11 @@ type Config struct {
 	// StagingBytes is the size of the page-locked memory that CopyHtoDAsync copies
 	// through, made when it is first needed. Default 8 MiB, at least 64 KiB.
 	StagingBytes int
+	// Memory is how device memory is accounted for.
+	Memory backend.MemoryConfig
+	// Trace are settings of the launch trace; its ring and resolver are the
+	// backend's own.
+	Trace launchtrace.Options
 	// DrainWait bounds how long Close waits for work in flight and for telemetry.
 	// Default 10 s.
 	DrainWait time.Duration

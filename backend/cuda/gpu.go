@@ -17,11 +17,14 @@ import (
 	"github.com/lanetrace/lanetrace"
 	"github.com/lanetrace/lanetrace/backend"
 	"github.com/lanetrace/lanetrace/cudaevents"
+	"github.com/lanetrace/lanetrace/launchtrace"
+	"github.com/lanetrace/lanetrace/ledger"
 	"github.com/lanetrace/lanetrace/spanring"
 )
 
 // GPU is one CUDA device; it implements backend.GPU.
 type GPU struct {
+	backend.Accounts
 	cfg  Config
 	log  *slog.Logger
 	lib  library
@@ -29,6 +32,9 @@ type GPU struct {
 	info device
 	dev  *lanetrace.Device
 	host backend.Stream // what DefaultStream returns
+	led  *ledger.Ledger
+	trc  *launchtrace.Recorder
+	band bands
 
 	// life is held for reading as long as a call is in the driver. closing: Close
 	// was called. released: the context is gone, telemetry's calls are refused too.
@@ -50,7 +56,6 @@ type GPU struct {
 	graphs     map[backend.Graph]*graph
 	lastGraph  backend.Graph
 	lastSerial uint64
-	allocs     map[backend.DevicePtr]struct{}
 	leaving    []backend.Event // behind the work of destroyed streams
 	orphans    [][]byte        // host memory of captures that are not ours
 
@@ -72,18 +77,22 @@ func Open(cfg Config) (*GPU, error) {
 	if err != nil {
 		return nil, err
 	}
-	lib, err := openLibrary(cfg.Library)
-	if err != nil {
-		return nil, err
-	}
 	g := &GPU{
-		cfg: cfg, log: cfg.Logger, lib: lib,
+		cfg: cfg, log: cfg.Logger,
 		modules: make(map[string]uintptr), events: make(map[backend.Event]struct{}),
 		captures: make(map[backend.Stream]*capture), graphs: make(map[backend.Graph]*graph),
-		allocs: make(map[backend.DevicePtr]struct{}),
+	}
+	if g.led, err = cfg.Memory.NewLedger(ledger.Options{Logger: cfg.Logger}, os.Getenv); err != nil {
+		return nil, fmt.Errorf("cuda: %w", err)
+	}
+	g.Accounts = backend.AccountsOf(g.led)
+	cfg.Trace.Ring, cfg.Trace.Resolve = cfg.Hub.Ring(), backend.ResolveAllocation(g.led)
+	g.trc = launchtrace.New(cfg.Trace)
+	if g.lib, err = openLibrary(cfg.Library); err != nil {
+		return nil, err
 	}
 	if err := g.open(); err != nil {
-		lib.close()
+		g.lib.close()
 		return nil, err
 	}
 	return g, nil
@@ -114,6 +123,7 @@ func (g *GPU) open() error {
 		_ = g.ctx.release()
 		return fmt.Errorf("cuda: open device %d: %w", g.cfg.Ordinal, err)
 	}
+	g.dev.AttachLedger(g.led)
 	if ring := g.cfg.Hub.Ring(); ring != nil && ring.FD() >= 0 {
 		if err := forkGuard(ring.FD()); err != nil {
 			g.log.Warn("cuda: a forked child would keep the ring's lock", "reason", err.Error())
@@ -121,6 +131,9 @@ func (g *GPU) open() error {
 	}
 	return nil
 }
+
+// LaunchTrace records what regions of the engine enqueue.
+func (g *GPU) LaunchTrace() *launchtrace.Recorder { return g.trc }
 
 // DriverVersion is the CUDA version of the driver, major*1000 + minor*10.
 func (g *GPU) DriverVersion() int { return g.info.driverVersion }
@@ -229,6 +242,7 @@ func (g *GPU) Kernel(module, function string) (h backend.Kernel, err error) {
 		next := append(slices.Clone(*g.kernels.Load()), k)
 		g.kernels.Store(&next)
 		h = backend.Kernel(len(next))
+		g.trc.Name(uint64(fn), module+"::"+function)
 		return Success
 	}); r != Success {
 		err = g.fail(r, "look up kernel %s in module %q", function, module)
@@ -287,12 +301,17 @@ func (g *GPU) Close() error {
 		}
 	}
 	idle := alone && g.drain(ctx)
+	var swept error
+	if idle {
+		// While the ledger still writes to the ring.
+		swept = g.sweepAll()
+	}
 	err := g.dev.Detach(ctx)
 	if !idle {
 		g.released.Store(true)
 		return errors.Join(g.fail(ErrNotReady, "close device %d: work still in flight after %v, the context is left as it is", g.cfg.Ordinal, g.cfg.DrainWait), err)
 	}
-	errs := append(g.freeAll(), err)
+	errs := append(g.freeAll(), swept, err)
 	g.released.Store(true)
 	if r := g.ctx.release(); r != Success {
 		errs = append(errs, g.fail(r, "release the primary context of device %d", g.cfg.Ordinal))
@@ -361,8 +380,6 @@ func (g *GPU) freeAll() (errs []error) {
 	if sp := g.spin.Load(); sp != nil {
 		check(g.ctx.telModuleUnload(sp.module), "unload the spin kernel")
 	}
-	for p := range g.allocs {
-		check(g.ctx.free(p), "free device memory at %#x", p)
-	}
+	g.band.free(g, check)
 	return errs
 }

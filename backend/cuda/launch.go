@@ -30,8 +30,13 @@ func (g *GPU) Launch(h backend.Kernel, l *backend.Launch) error {
 		return g.fail(ErrInvalidHandle, "launch %s on stream %#x", k.name, l.Stream)
 	}
 	d := kernelDesc(k.fn, l)
-	if r := g.launch(spanring.KindKernel, k.id, l.Stream, &d, l.Args); r != Success {
+	r := g.launch(spanring.KindKernel, k.id, l.Stream, &d, l.Args)
+	if r != Success {
 		return g.fail(r, "launch %s on stream %#x, grid %v, block %v, %d bytes shared", k.name, l.Stream, l.Grid, l.Block, l.SharedBytes)
+	}
+	if g.trc.On() {
+		var words [backend.MaxArgs]uint64
+		g.trc.Kernel(uint64(l.Stream), uint64(k.fn), l.Grid, l.Block, l.SharedBytes, backend.ArgWords(&words, l.Args))
 	}
 	return nil
 }

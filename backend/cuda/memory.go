@@ -2,51 +2,117 @@
 
 package cuda
 
-import "github.com/lanetrace/lanetrace/backend"
+import (
+	"github.com/lanetrace/lanetrace/backend"
+	"github.com/lanetrace/lanetrace/ledger"
+	"github.com/lanetrace/lanetrace/spanring"
+)
 
 // Alloc allocates device memory. What it holds is undefined.
-func (g *GPU) Alloc(bytes int) (p backend.DevicePtr, err error) {
+func (g *GPU) Alloc(bytes int) (backend.DevicePtr, error) {
+	p := g.led.Begin(spanring.AllocDevice, int64(bytes))
+	at, err := g.alloc(p, bytes, "allocate %d bytes", g.ctx.alloc)
+	p.Done(uint64(at)) // here, one call from the engine: the ledger looks for it
+	return at, err
+}
+
+// AllocManaged allocates memory that migrates between host and device.
+func (g *GPU) AllocManaged(bytes int) (backend.DevicePtr, error) {
+	p := g.led.Begin(spanring.AllocManaged, int64(bytes))
+	at, err := g.alloc(p, bytes, "allocate %d bytes of managed memory", g.ctx.allocManaged)
+	p.Done(uint64(at))
+	return at, err
+}
+
+// alloc asks the driver for what is pending and fills its guard band. On failure
+// it returns 0, which Done ignores.
+func (g *GPU) alloc(p ledger.Pending, bytes int, op string, ask func(int) (backend.DevicePtr, Result)) (at backend.DevicePtr, err error) {
 	if r := g.call(func() Result {
 		if bytes <= 0 {
 			return ErrInvalidValue
 		}
-		q, r := g.ctx.alloc(bytes)
+		q, r := ask(int(p.AskBytes()))
 		if r != Success {
 			return r
 		}
-		p = q
-		g.mu.Lock()
-		g.allocs[p] = struct{}{}
-		g.mu.Unlock()
+		if offset, n, fill := p.Guard(); n > 0 {
+			if r := g.band.fill(g, uint64(q)+uint64(offset), n, fill); r != Success {
+				_ = g.ctx.free(q)
+				return r
+			}
+		}
+		at = q
 		return Success
 	}); r != Success {
-		err = g.fail(r, "allocate %d bytes", bytes)
+		p.Failed()
+		return 0, g.fail(r, op, bytes)
 	}
-	return p, err
+	return at, nil
+}
+
+// AllocArena allocates device memory off the ledger.
+func (g *GPU) AllocArena(bytes int) (p backend.DevicePtr, err error) {
+	if r := g.call(func() (r Result) {
+		if bytes <= 0 {
+			return ErrInvalidValue
+		}
+		if p, r = g.ctx.alloc(bytes); r == Success {
+			g.led.Arena(uint64(p), int64(bytes))
+		}
+		return r
+	}); r != Success {
+		return 0, g.fail(r, "allocate an arena of %d bytes", bytes)
+	}
+	return p, nil
 }
 
 // Free frees device memory. The driver waits for work that may use it.
-func (g *GPU) Free(p backend.DevicePtr) error {
+func (g *GPU) Free(p backend.DevicePtr) error { return g.free(p, "free %#x") }
+
+// FreeArena frees an arena. The driver waits for work that may use it.
+func (g *GPU) FreeArena(p backend.DevicePtr) error { return g.free(p, "free arena %#x") }
+
+func (g *GPU) free(p backend.DevicePtr, op string) error {
 	if p == 0 {
 		return nil
 	}
 	if r := g.call(func() Result {
-		// Off the list before the driver can hand the address out again.
-		g.mu.Lock()
-		_, ours := g.allocs[p]
-		delete(g.allocs, p)
-		g.mu.Unlock()
+		// Off the ledger before the driver can hand the address out again.
+		t := g.led.Take(uint64(p))
 		r := g.ctx.free(p)
-		if r != Success && ours {
-			g.mu.Lock()
-			g.allocs[p] = struct{}{}
-			g.mu.Unlock()
-		}
+		t.Done(r.orNil())
 		return r
 	}); r != Success {
-		return g.fail(r, "free %#x", p)
+		return g.fail(r, op, p)
 	}
 	return nil
+}
+
+// SweepUnreleased frees what is on the ledger. The driver waits for work that may
+// use it.
+func (g *GPU) SweepUnreleased() (n int, err error) {
+	if r := g.call(func() Result {
+		n, err = g.sweep()
+		return Success
+	}); r != Success {
+		err = g.fail(r, "sweep device memory")
+	}
+	return n, err
+}
+
+func (g *GPU) sweep() (int, error) {
+	return g.led.Sweep(func(addr uint64) error { return g.ctx.free(backend.DevicePtr(addr)).orNil() })
+}
+
+// sweepAll frees what is on the ledger, and arenas. Nobody else is in the driver.
+func (g *GPU) sweepAll() error {
+	_, err := g.sweep()
+	for _, a := range g.led.DrainArenas() {
+		if r := g.ctx.free(backend.DevicePtr(a.Addr)); r != Success && err == nil {
+			err = g.fail(r, "free arena %#x", a.Addr)
+		}
+	}
+	return err
 }
 
 // CopyHtoD copies to the device on the default stream and waits for it. Pageable
@@ -97,7 +163,11 @@ func (g *GPU) copyDtoD(dst, src backend.DevicePtr, bytes int, s backend.Stream, 
 		if bytes < 0 {
 			return ErrInvalidValue
 		}
-		return g.ctx.copyDtoD(dst, src, bytes, s, block)
+		r := g.ctx.copyDtoD(dst, src, bytes, s, block)
+		if r == Success && !block {
+			g.trc.Copy(uint64(s), uint64(dst), uint64(src), uint64(bytes))
+		}
+		return r
 	}); r != Success {
 		return g.fail(r, "copy %d bytes from %#x to %#x on stream %#x", bytes, src, dst, s)
 	}
@@ -122,7 +192,11 @@ func (g *GPU) memset(p backend.DevicePtr, value byte, bytes int, s backend.Strea
 		if bytes < 0 {
 			return ErrInvalidValue
 		}
-		return g.ctx.memset(p, value, bytes, s, block)
+		r := g.ctx.memset(p, value, bytes, s, block)
+		if r == Success && !block {
+			g.trc.Memset(uint64(s), uint64(p), value, uint64(bytes))
+		}
+		return r
 	}); r != Success {
 		return g.fail(r, "set %d bytes at %#x on stream %#x", bytes, p, s)
 	}

@@ -144,3 +144,11 @@ func (e *LibraryError) Error() string {
 
 // Is makes errors.Is find ErrNoDriver.
 func (e *LibraryError) Is(target error) bool { return target == ErrNoDriver }
+
+// orNil is r as an error, nil for success.
+func (r Result) orNil() error {
+	if r == Success {
+		return nil
+	}
+	return r
+}

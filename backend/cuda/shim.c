@@ -23,6 +23,7 @@ enum {
   CAPTURE_NONE = 0,
   MODE_RELAXED = 2,
   STREAM_NON_BLOCKING = 1,
+  MEM_ATTACH_GLOBAL = 1,
   EVENT_TIMING = 0,
   EVENT_NO_TIMING = 2,
   ATTR_SMS = 16,
@@ -95,6 +96,7 @@ enum {
   X(cuDeviceGetUuid_v2, (void *, int))                         \
   X(cuStreamGetId, (lt_handle, unsigned long long *))          \
   X(cuEventElapsedTime_v2, (float *, lt_handle, lt_handle))    \
+  X(cuMemAllocManaged, (lt_devptr *, size_t, unsigned))         \
   X(cuFuncGetParamInfo, (lt_handle, size_t, size_t *, size_t *))
 
 struct lt_lib {
@@ -512,6 +514,11 @@ void lt_launch_timed(lt_ctx *c, const lt_launch_desc *d, const lt_arg *args, lt_
 // Memory ------------------------------------------------------------------------------------
 
 lt_result lt_alloc(lt_ctx *c, uint64_t bytes, lt_devptr *p) { BOUND(c, cuMemAlloc_v2(p, bytes)); }
+lt_result lt_alloc_managed(lt_ctx *c, uint64_t bytes, lt_devptr *p) {
+  if (c->lib->cuMemAllocManaged == NULL)
+    return ERR_NOT_SUPPORTED;
+  BOUND(c, cuMemAllocManaged(p, bytes, MEM_ATTACH_GLOBAL));
+}
 lt_result lt_free(lt_ctx *c, lt_devptr p) { BOUND(c, cuMemFree_v2(p)); }
 lt_result lt_host_alloc(lt_ctx *c, size_t bytes, void **p) { BOUND_RELAXED(c, cuMemAllocHost_v2(p, bytes)); }
 lt_result lt_host_free(lt_ctx *c, void *p) { BOUND_RELAXED(c, cuMemFreeHost(p)); }
@@ -578,6 +585,43 @@ lt_result lt_staged_wait(lt_ctx *c, lt_handle done, int block) {
   if (r != 0)
     return r;
   r = block ? c->lib->cuEventSynchronize(done) : c->lib->cuEventQuery(done);
+  unbind(c, &b);
+  return r;
+}
+
+// Guard bands ----------------------------------------------------------------------------------
+
+lt_result lt_band_fill(lt_ctx *c, lt_devptr p, uint8_t value, size_t bytes, lt_handle s) {
+  bound b;
+  lt_result r = bind_relaxed(c, &b);
+  if (r != 0)
+    return r;
+  r = c->lib->cuMemsetD8Async(p, value, bytes, s);
+  if (r == 0)
+    r = c->lib->cuStreamSynchronize(s);
+  unbind(c, &b);
+  return r;
+}
+
+lt_result lt_band_read_all(lt_ctx *c, void *buffer, const lt_band_read *reads, size_t n, lt_handle s) {
+  bound b;
+  lt_result r = bind_relaxed(c, &b);
+  if (r != 0)
+    return r;
+  for (size_t i = 0; i < n && r == 0; i++)
+    r = c->lib->cuMemcpyDtoHAsync_v2((char *)buffer + reads[i].at, reads[i].addr, reads[i].bytes, s);
+  // Also after a failure: what was enqueued writes to the buffer.
+  lt_result sync = c->lib->cuStreamSynchronize(s);
+  unbind(c, &b);
+  return r != 0 ? r : sync;
+}
+
+lt_result lt_stream_settle(lt_ctx *c, lt_handle s) {
+  bound b;
+  lt_result r = bind_relaxed(c, &b);
+  if (r != 0)
+    return r;
+  r = capturing(c, s) ? LT_CAPTURING : c->lib->cuStreamSynchronize(s);
   unbind(c, &b);
   return r;
 }

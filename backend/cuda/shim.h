@@ -138,6 +138,7 @@ void lt_launch_timed(lt_ctx *c, const lt_launch_desc *d, const lt_arg *args, lt_
 // Memory ------------------------------------------------------------------------------
 
 lt_result lt_alloc(lt_ctx *c, uint64_t bytes, lt_devptr *p);
+lt_result lt_alloc_managed(lt_ctx *c, uint64_t bytes, lt_devptr *p);
 lt_result lt_free(lt_ctx *c, lt_devptr p);
 lt_result lt_host_alloc(lt_ctx *c, size_t bytes, void **p); // [relaxed]
 lt_result lt_host_free(lt_ctx *c, void *p);                 // [relaxed]
@@ -154,6 +155,19 @@ lt_result lt_staged_wait(lt_ctx *c, lt_handle done, int block);
 // With block they wait, and return LT_CAPTURING on a capturing stream.
 lt_result lt_copy_dtod(lt_ctx *c, lt_devptr dst, lt_devptr src, size_t bytes, lt_handle s, int block);
 lt_result lt_memset(lt_ctx *c, lt_devptr p, uint8_t value, size_t bytes, lt_handle s, int block);
+
+// Guard bands, on a stream of their own. [relaxed]
+typedef struct lt_band_read {
+  lt_devptr addr;
+  uint64_t at, bytes; // where in the buffer, and how many
+  uint64_t bands;     // for the caller
+} lt_band_read;
+lt_result lt_band_fill(lt_ctx *c, lt_devptr p, uint8_t value, size_t bytes, lt_handle s);
+// lt_band_read_all copies to page-locked memory and waits once.
+lt_result lt_band_read_all(lt_ctx *c, void *buffer, const lt_band_read *reads, size_t n, lt_handle s);
+// lt_stream_settle waits for a stream. On one that is being captured it does
+// nothing and returns LT_CAPTURING. [relaxed]
+lt_result lt_stream_settle(lt_ctx *c, lt_handle s);
 
 // Telemetry -----------------------------------------------------------------------------
 

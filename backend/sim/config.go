@@ -7,6 +7,7 @@ import (
 
 	"github.com/lanetrace/lanetrace"
 	"github.com/lanetrace/lanetrace/backend"
+	"github.com/lanetrace/lanetrace/launchtrace"
 )
 
 // Function is a kernel: what it does and how long that takes.
@@ -83,6 +84,12 @@ type Config struct {
 	// opened, ClockDriftPPB how much faster it runs, in parts of 1e9.
 	ClockOffset   time.Duration
 	ClockDriftPPB int64
+
+	// Memory is how device memory is accounted for.
+	Memory backend.MemoryConfig
+	// Trace are settings of the launch trace; its ring and resolver are the
+	// backend's own.
+	Trace launchtrace.Options
 
 	// DrainWait bounds how long Close waits for work in flight and for telemetry.
 	// Default 5 s.

@@ -8,37 +8,6 @@ import (
 	"github.com/lanetrace/lanetrace/backend"
 )
 
-// Alloc allocates device memory, which reads 0.
-func (g *GPU) Alloc(bytes int) (backend.DevicePtr, error) {
-	err := g.enter("Alloc")
-	g.mu.Unlock()
-	var p backend.DevicePtr
-	if err == nil {
-		p, err = g.mem.alloc(bytes)
-	}
-	if err != nil {
-		return 0, fmt.Errorf("sim: allocate %d bytes: %w", bytes, err)
-	}
-	return p, nil
-}
-
-// Free frees device memory at once; work in flight that uses it works on memory
-// that is nobody's.
-func (g *GPU) Free(p backend.DevicePtr) error {
-	if p == 0 {
-		return nil
-	}
-	err := g.enter("Free")
-	g.mu.Unlock()
-	if err == nil {
-		err = g.mem.release(p)
-	}
-	if err != nil {
-		return fmt.Errorf("sim: free %#x: %w", p, err)
-	}
-	return nil
-}
-
 // device is device memory that a copy or memset was asked to touch. What a
 // kernel would fault on is the caller's bad argument here.
 func (g *GPU) device(p backend.DevicePtr, bytes int) ([]byte, error) {
@@ -129,6 +98,9 @@ func (g *GPU) copyDtoD(method string, dst, src backend.DevicePtr, bytes int, s b
 		var from []byte
 		if from, err = g.device(src, bytes); err == nil {
 			err = g.do(method, s, bytes, g.cfg.DeviceBytesPerUS, sync, func() { copy(to, from) })
+			if err == nil && !sync && bytes > 0 {
+				g.trc.Copy(uint64(s), uint64(dst), uint64(src), uint64(bytes))
+			}
 		}
 	}
 	return wrapCopy(err, "within the device", src, dst, bytes)
@@ -159,6 +131,9 @@ func (g *GPU) memset(method string, p backend.DevicePtr, value byte, bytes int, 
 				d[i] = value
 			}
 		})
+	}
+	if err == nil && !sync && bytes > 0 {
+		g.trc.Memset(uint64(s), uint64(p), value, uint64(bytes))
 	}
 	if err != nil {
 		return fmt.Errorf("sim: set %d bytes at %#x: %w", bytes, p, err)

@@ -2,8 +2,10 @@ package sim
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -12,16 +14,21 @@ import (
 	"github.com/lanetrace/lanetrace"
 	"github.com/lanetrace/lanetrace/backend"
 	"github.com/lanetrace/lanetrace/cudaevents"
+	"github.com/lanetrace/lanetrace/launchtrace"
+	"github.com/lanetrace/lanetrace/ledger"
 	"github.com/lanetrace/lanetrace/spanring"
 )
 
 // GPU is a simulated GPU; it implements backend.GPU. One lock guards all of it
 // but kernels' bodies and the memory itself.
 type GPU struct {
+	backend.Accounts
 	cfg    Config
 	log    *slog.Logger
 	dev    *lanetrace.Device
 	mem    memory
+	led    *ledger.Ledger
+	trc    *launchtrace.Recorder
 	bootNS int64
 	host   backend.Stream // what DefaultStream returns
 
@@ -70,6 +77,12 @@ func Open(cfg Config) (*GPU, error) {
 		modules: make(map[string]Module), graphs: make(map[backend.Graph]*graph),
 		faults: make(map[string]fault),
 	}
+	if g.led, err = cfg.Memory.NewLedger(ledger.Options{Logger: cfg.Logger}, os.Getenv); err != nil {
+		return nil, fmt.Errorf("sim: %w", err)
+	}
+	g.Accounts = backend.AccountsOf(g.led)
+	cfg.Trace.Ring, cfg.Trace.Resolve = cfg.Hub.Ring(), backend.ResolveAllocation(g.led)
+	g.trc = launchtrace.New(cfg.Trace)
 	g.mem = memory{total: cfg.TotalMemory, next: firstAddress, free: make(map[int64][]backend.DevicePtr)}
 	g.changed = sync.NewCond(&g.mu)
 	g.kernels.Store(new([]*kernel))
@@ -86,11 +99,15 @@ func Open(cfg Config) (*GPU, error) {
 		g.shutdown()
 		return nil, fmt.Errorf("sim: open: %w", err)
 	}
+	g.dev.AttachLedger(g.led)
 	return g, nil
 }
 
 // Telemetry is the GPU's side of the hub.
 func (g *GPU) Telemetry() *lanetrace.Device { return g.dev }
+
+// LaunchTrace records what regions of the engine enqueue.
+func (g *GPU) LaunchTrace() *launchtrace.Recorder { return g.trc }
 
 // Driver is the GPU as telemetry's recorder sees it, for recorders made without
 // a hub.
@@ -151,6 +168,7 @@ func (g *GPU) Kernel(module, function string) (backend.Kernel, error) {
 			old := *g.kernels.Load()
 			next := append(slices.Clone(old), &kernel{&fn, function, g.dev.Name(spanring.NameKernel, function)})
 			g.kernels.Store(&next)
+			g.trc.Name(uint64(len(next)), module+"::"+function)
 			return backend.Kernel(len(next)), nil
 		}
 		err = errNotFound
@@ -218,7 +236,10 @@ func (g *GPU) Close() error {
 		cancel()
 	}
 	left := g.drain(ctx)
-	err := g.dev.Detach(ctx)
+	// While the ledger still writes to the ring.
+	_, swept := g.sweep()
+	g.freeArenas()
+	err := errors.Join(swept, g.dev.Detach(ctx))
 	g.shutdown()
 	if err != nil {
 		return fmt.Errorf("sim: close: %w", err)
