@@ -82,6 +82,10 @@ func (a *assembler) add(w *spanring.Words) {
 		st.Attrs, st.HasAttrs = at, true
 	case spanring.KindLaunchDiff:
 		a.launchDiff(w)
+	case spanring.KindAlloc, spanring.KindFree:
+		a.memEvent(w)
+	case spanring.KindViolation:
+		a.violation(w)
 	default:
 		// Kinds that belong to other readers of the same source, and kinds of a
 		// later release.

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/lanetrace/lanetrace/ledger"
 	"github.com/lanetrace/lanetrace/spanring"
 )
 
@@ -43,6 +44,7 @@ type Engine struct {
 	known known
 
 	sum   summary     // what its steps added up to
+	mem   memory      // what is known of its device memory
 	attrs engineAttrs // of its instruments, built once
 }
 
@@ -55,6 +57,8 @@ type known struct {
 	account  spanring.Account
 	busy     []spanring.SlotEntry
 	nowNS    int64
+	memory   ledger.Memory
+	allocs   []spanring.Alloc // room for the next scan
 }
 
 // Label is the stable name of the engine in metrics: service name or executable,
@@ -127,12 +131,13 @@ func (e *Engine) close() error {
 	e.Busy()
 	e.ReaderAccount()
 	e.NowMonoNS()
+	e.Memory()
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.known.closed {
 		return nil
 	}
-	e.known.closed = true
+	e.known.closed, e.known.allocs = true, nil
 	if err := e.src.Close(); err != nil {
 		return fmt.Errorf("close source of engine %s: %w", e.label, err)
 	}

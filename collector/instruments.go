@@ -32,6 +32,8 @@ const (
 	labelReason = "reason"
 	labelRegion = "region"
 	labelArmed  = "armed"
+	labelSite   = "site"
+	labelKind   = "kind"
 )
 
 // DefaultTopKernels is how many kernels of an engine have series of their own.
@@ -43,6 +45,9 @@ type InstrumentOptions struct {
 	// of their own: those that took the most GPU time lately. The rest is "other".
 	// Default 50.
 	TopKernels int
+	// TopSites is how many call sites of an engine have series of their own: those
+	// that hold the most device memory. The rest is "other". Default 50.
+	TopSites int
 	// Version is shown by build.info. Default "unknown".
 	Version string
 }
@@ -65,6 +70,9 @@ func NewInstruments(o InstrumentOptions) *Instruments {
 	if o.TopKernels == 0 {
 		o.TopKernels = DefaultTopKernels
 	}
+	if o.TopSites == 0 {
+		o.TopSites = DefaultTopSites
+	}
 	if o.Version == "" {
 		o.Version = "unknown"
 	}
@@ -76,6 +84,13 @@ func (i *Instruments) topKernels() int {
 		return DefaultTopKernels
 	}
 	return i.o.TopKernels
+}
+
+func (i *Instruments) topSites() int {
+	if i == nil {
+		return DefaultTopSites
+	}
+	return i.o.TopSites
 }
 
 func (i *Instruments) add(e *Engine) {
@@ -163,6 +178,7 @@ type engineAttrs struct {
 	failed, problems, lost, ignored, notSelected, dropped, incomplete []metric.MeasurementOption
 	exported                                                          []metric.MeasurementOption
 	poolFull                                                          metric.MeasurementOption
+	memProblems, slack                                                []metric.MeasurementOption
 }
 
 func newEngineAttrs(label string) engineAttrs {
@@ -188,6 +204,8 @@ func newEngineAttrs(label string) engineAttrs {
 		incomplete:  each(incompleteReasons),
 		exported:    each(exportText[1:]),
 		poolFull:    with(labelReason, reasonPoolFull),
+		memProblems: each(memProblemReasons),
+		slack:       []metric.MeasurementOption{with(labelKind, slackKinds[0]), with(labelKind, slackKinds[1])},
 	}
 }
 
@@ -332,6 +350,8 @@ func (e *Engine) observe(o observation) {
 	o.n(mSpansStarved, c[spanring.CtrStarved], a.engine)
 	o.n(mAnchors, c[spanring.CtrAnchors], a.engine)
 	o.n(mAnchorsGivenUp, c[spanring.CtrAnchorsGivenUp], a.engine)
+
+	e.observeMemory(o, &c)
 
 	r := e.ReaderAccount()
 	o.n(mPublished, r.Published, a.engine)

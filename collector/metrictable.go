@@ -49,6 +49,8 @@ func (m *Metric) PrometheusName() string {
 		n += "_seconds"
 	case "By":
 		n += "_bytes"
+	case "By/s":
+		n += "_bytes_per_second"
 	case "1":
 		if m.Type == TypeGauge {
 			n += "_ratio"
@@ -84,7 +86,7 @@ func FindMetric(name string) (Metric, bool) {
 
 func define(group string, t MetricType, name, unit, labels, help string) *Metric {
 	m := &Metric{Name: "lanetrace." + name, Unit: unit, Type: t, Labels: strings.Fields(labels), Help: help, group: group}
-	m.float = unit == "s" || unit == "1"
+	m.float = unit == "s" || unit == "1" || unit == "By/s"
 	metrics = append(metrics, m)
 	return m
 }
@@ -93,6 +95,7 @@ const (
 	gSteps    = "Steps"
 	gGPU      = "GPU time"
 	gLaunches = "Launch trace"
+	gMemory   = "Device memory"
 	gProducer = "Loss account: the producer"
 	gReader   = "Loss account: the reader"
 	gSidecar  = "Loss account: the sidecar"
@@ -139,6 +142,35 @@ var (
 		"Executions that enqueued other operations than the one before.")
 	mLaunchDifferingOps = define(gLaunches, TypeCounter, "launchtrace.differing_ops", "{operation}", "engine region",
 		"Operations inserted, removed or changed from one execution to the next.")
+
+	mMemTracked = define(gMemory, TypeGauge, "memory.tracked", "", "engine",
+		"1 while the engine keeps the figures below up to date; 0 where it has no ledger and at level off, and then the gauges are missing, which is not 0 bytes.")
+	mMemLive = define(gMemory, TypeGauge, "memory.live", "By", "engine",
+		"Live device allocations, guard bands and arenas not counted.")
+	mMemPeak = define(gMemory, TypeGauge, "memory.peak", "By", "engine",
+		"The most that they have been.")
+	mMemCount = define(gMemory, TypeGauge, "memory.allocations.live", "{allocation}", "engine",
+		"How many of them there are.")
+	mMemSlack = define(gMemory, TypeGauge, "memory.slack", "By", "engine kind",
+		"What the driver keeps beyond them: chunk is the rest of the chunks that hold smaller allocations, rounding what larger ones are rounded up by.")
+	mMemGuard = define(gMemory, TypeGauge, "memory.guard_bands", "By", "engine",
+		"Guard bands behind live allocations.")
+	mMemArenas = define(gMemory, TypeGauge, "memory.arenas", "By", "engine",
+		"Arenas, which are in no other figure.")
+	mMemSite = define(gMemory, TypeGauge, "memory.site.live", "By", "engine site",
+		"Live device allocations by call site. The largest have series of their own, the rest is the site other.")
+	mMemGrowth = define(gMemory, TypeGauge, "memory.site.growth", "By/s", "engine site",
+		"How fast a call site grows that did nothing but grow for ten minutes after warm-up: a suspected leak. Other sites have no series, but for other, which is what suspects without one add up to.")
+	mMemAllocs = define(gMemory, TypeCounter, "memory.allocations", "{allocation}", "engine",
+		"Device allocations made.")
+	mMemFrees = define(gMemory, TypeCounter, "memory.frees", "{free}", "engine",
+		"Device allocations that were taken off the ledger to be freed.")
+	mMemProblems = define(gMemory, TypeCounter, "memory.problems", "{event}", "engine reason",
+		"Allocations and frees that the driver refused, frees of addresses that nobody had allocated, allocations that found no place on the ring's table, and allocations at an address whose former owner was never freed.")
+	mMemViolations = define(gMemory, TypeCounter, "memory.violations", "{violation}", "engine",
+		"Guard bands found changed: something wrote past an allocation's end.")
+	mMemScans = define(gMemory, TypeCounter, "memory.scans", "{scan}", "engine",
+		"Scans of all guard bands.")
 
 	mBegun = define(gProducer, TypeCounter, "spans.begun", "{span}", "engine",
 		"Spans begun, steps included: begun = landed + failed + dropped + in flight.")
@@ -244,6 +276,9 @@ func (m *Metric) LabelValues(label string) []string {
 	if label == "armed" {
 		return []string{"false", "true"}
 	}
+	if label == "kind" && m.Name == mMemSlack.Name {
+		return slackKinds
+	}
 	if label != "reason" {
 		return nil
 	}
@@ -254,6 +289,8 @@ func (m *Metric) LabelValues(label string) []string {
 		return []string{reasonPoolFull}
 	case mProblems.Name:
 		return problemReasons
+	case mMemProblems.Name:
+		return memProblemReasons
 	case mLost.Name:
 		return []string{lostOverwritten, lostHole}
 	case mEntriesIgnored.Name:

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/lanetrace/lanetrace/ledger"
 	"github.com/lanetrace/lanetrace/spanring"
 )
 
@@ -37,6 +38,9 @@ type ProcessorOptions struct {
 	// MaxOpenSpans bounds the spans of all open steps together, as MaxOpenSteps
 	// does the steps. Default 131,072.
 	MaxOpenSpans int
+
+	// Growth says which call sites are suspected leaks. Default: ledger.Growth's.
+	Growth ledger.GrowthOptions
 
 	// Logger takes what cannot be returned. Default discards.
 	Logger *slog.Logger
@@ -94,6 +98,7 @@ func NewProcessor(src Source, o ProcessorOptions) (*Processor, error) {
 	e := &Engine{label: o.Label, runID: info.RunID, src: src}
 	e.known.info = info
 	e.sum.init(o.Label, o.Instruments.topKernels())
+	e.mem.init(o.Label, o.Instruments.topSites(), o.Growth)
 	p := &Processor{engine: e, src: src, o: o, batch: make([]spanring.Entry, pollBatch)}
 	p.asm = newAssembler(e, &p.o)
 	o.Instruments.add(e)
@@ -120,6 +125,7 @@ func (p *Processor) Poll() (n int, done bool, err error) {
 	}
 	p.assemble(p.batch[:n])
 	p.handOver()
+	p.engine.watchMemory(p.asm.nowNS)
 	if err != nil {
 		p.finish(IncompleteEnded, EngineDied)
 		return n, true, fmt.Errorf("read engine %s: %w", p.engine.label, err)

@@ -32,6 +32,8 @@ type summary struct {
 	lanes          map[string]*laneSummary
 	kernels, graph *topK
 	regions        map[string]*regionSummary
+	violations     []Violation // the last ones
+	violated       uint64      // all of them
 }
 
 // laneSummary is what one lane added up to.

@@ -21,6 +21,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/lanetrace/lanetrace/collector"
+	"github.com/lanetrace/lanetrace/ledger"
 	"github.com/lanetrace/lanetrace/spanring"
 )
 
@@ -182,6 +183,11 @@ func TestEverythingIsThereFromTheStart(t *testing.T) {
 	if _, err := w.NewContext(&c, 4); err != nil {
 		t.Fatal(err)
 	}
+	mem, err := ledger.New(ledger.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	mem.Attach(w, 0, true)
 	lane := w.Name(spanring.NameLane, "decode")
 	step(w, 1, false, lane, 0, 100)
 	poll(t, p)
