@@ -2,6 +2,7 @@ package conformance
 
 import (
 	_ "embed"
+	"log/slog"
 	"testing"
 
 	"github.com/lanetrace/lanetrace"
@@ -25,6 +26,8 @@ type Caps struct {
 	// OpenGlobal opens the same device once more, without a hub, with captures that
 	// forbid every thread what they cannot hold. Nil: there is no such thing.
 	OpenGlobal func(t *testing.T) backend.GPU
+	// OpenMemory opens the GPU with a configuration of its memory, and a log.
+	OpenMemory func(t *testing.T, hub *lanetrace.Hub, c backend.MemoryConfig, log *slog.Logger) backend.GPU
 	// Calls counts the calls of each function of the driver's so far. Nil: nobody
 	// can.
 	Calls func() map[string]uint64
@@ -41,7 +44,9 @@ func Run(t *testing.T, open Open, caps Caps) {
 		tests []test
 	}{
 		{"memory", memoryTests},
+		{"accounts", accountTests},
 		{"launch", launchTests},
+		{"launch trace", traceTests},
 		{"stream", streamTests},
 		{"graph", graphTests},
 		{"driver", driverTests},

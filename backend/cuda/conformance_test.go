@@ -91,6 +91,17 @@ func openTest(t testing.TB, cfg Config) *GPU {
 	return g
 }
 
+// openMemory opens GPUs with a configuration of their memory.
+func openMemory(lib string) func(*testing.T, *lanetrace.Hub, backend.MemoryConfig, *slog.Logger) backend.GPU {
+	return func(t *testing.T, hub *lanetrace.Hub, m backend.MemoryConfig, log *slog.Logger) backend.GPU {
+		g, err := Open(Config{Library: lib, Hub: hub, Memory: m, Logger: log, DrainWait: 2 * time.Second})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return g
+	}
+}
+
 // called are the functions of the driver that the binding calls.
 var called = []string{
 	"cuCtxGetCurrent", "cuCtxPushCurrent_v2", "cuCtxPopCurrent_v2", "cuThreadExchangeStreamCaptureMode",
@@ -110,6 +121,7 @@ func TestConformanceStandIn(t *testing.T) {
 			OpenGlobal: func(t *testing.T) backend.GPU {
 				return openTest(t, Config{Library: lib, Capture: CaptureGlobal})
 			},
+			OpenMemory: openMemory(lib),
 			Calls: func() map[string]uint64 {
 				m := map[string]uint64{"all": ctl.TotalCalls()}
 				for _, f := range called {
@@ -165,6 +177,7 @@ func TestConformanceGPU(t *testing.T) {
 		OpenGlobal: func(t *testing.T) backend.GPU {
 			return openTest(t, Config{Library: lib, Capture: CaptureGlobal})
 		},
+		OpenMemory: openMemory(lib),
 		// A launch call takes a real driver's host long enough.
 		LaunchBusy: func(*testing.T, backend.GPU, int) {},
 	})

@@ -1,6 +1,7 @@
 package sim_test
 
 import (
+	"log/slog"
 	"testing"
 	"time"
 
@@ -17,6 +18,9 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func TestConformance(t *testing.T) {
 	open := func(t *testing.T, hub *lanetrace.Hub, c sim.Config) backend.GPU {
 		c.Hub, c.Modules, c.DrainWait = hub, conformance.SimModules(), 2*time.Second
+		if c.Logger == nil {
+			c.Logger = slog.New(slog.DiscardHandler)
+		}
 		g, err := sim.Open(c)
 		if err != nil {
 			t.Fatal(err)
@@ -33,6 +37,11 @@ func TestConformance(t *testing.T) {
 		t.Run(v.name, func(t *testing.T) {
 			conformance.Run(t, func(t *testing.T, hub *lanetrace.Hub) backend.GPU { return open(t, hub, v.cfg) }, conformance.Caps{
 				MinCyclesPerUS: 1980, MaxCyclesPerUS: 1980, ExactTimes: true,
+				OpenMemory: func(t *testing.T, hub *lanetrace.Hub, m backend.MemoryConfig, log *slog.Logger) backend.GPU {
+					c := v.cfg
+					c.Memory, c.Logger = m, log
+					return open(t, hub, c)
+				},
 				LaunchBusy: func(t *testing.T, g backend.GPU, us int) {
 					g.(*sim.GPU).SetLaunchCall(time.Duration(us) * time.Microsecond)
 				},
