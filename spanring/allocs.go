@@ -102,11 +102,11 @@ func parseAlloc(w *Words) (a Alloc, ok bool) {
 		Addr: w[0], Bytes: w[1], GuardBytes: uint32(w[2]), Site: NameID(w[2] >> 32), Index: w[3], MonoNS: int64(w[4]),
 		Kind: AllocKind(w[5]), Context: uint8(w[5] >> 8),
 	}
-	return a, a.check() == nil
+	return a, a.Check() == nil
 }
 
-// check reports what cannot be in an allocation.
-func (a *Alloc) check() error {
+// Check reports what cannot be in an allocation, as ErrEntry.
+func (a *Alloc) Check() error {
 	switch {
 	case a.Addr == 0 || a.Bytes == 0 || a.Bytes > MaxAllocBytes || a.Addr > math.MaxUint64-a.Bytes-uint64(a.GuardBytes):
 		return fmt.Errorf("%w: %d bytes and a guard band of %d at %#x", ErrEntry, a.Bytes, a.GuardBytes, a.Addr)

@@ -46,3 +46,24 @@ func TestCountersAccount(t *testing.T) {
 		t.Errorf("in flight %d", c.InFlight())
 	}
 }
+
+// TestMemoryTotals: every memory counter with a name is a field, and the way back
+// is the same.
+func TestMemoryTotals(t *testing.T) {
+	var c Counters
+	for k := range NumCounters {
+		c[k] = uint64(k) + 1000
+	}
+	m := c.Memory()
+	var back Counters
+	m.Put(&back)
+	for k := range NumCounters {
+		want := uint64(0)
+		if k.IsMemory() && k.String() != "reserved" {
+			want = uint64(k) + 1000
+		}
+		if back[k] != want || k.IsMemory() != (k >= 64 && k < 96) {
+			t.Errorf("counter %v is %d, want %d", k, back[k], want)
+		}
+	}
+}

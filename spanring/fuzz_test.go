@@ -126,7 +126,7 @@ func lookAround(t *testing.T, r *Reader) {
 	if as, s, err := r.Allocs(nil); !failed(err) {
 		sum := uint64(0)
 		for _, a := range as {
-			if a.check() != nil {
+			if a.Check() != nil {
 				t.Fatalf("allocation %+v", a)
 			}
 			if sum+a.Bytes < sum {

@@ -33,7 +33,7 @@ func (w *Words) MemEvent() (MemEvent, error) {
 	if e.Kind != KindAlloc && e.Kind != KindFree {
 		return e, fmt.Errorf("%w: %v is neither allocation nor free", ErrEntry, e.Kind)
 	}
-	return e, e.Alloc.check()
+	return e, e.Alloc.Check()
 }
 
 // Violation says that an allocation's guard band was found changed.
@@ -71,7 +71,7 @@ func (w *Words) Violation() (Violation, error) {
 		return v, fmt.Errorf("%w: %v is no violation", ErrEntry, w.Kind())
 	}
 	a := Alloc{Addr: v.Addr, Bytes: v.Bytes, GuardBytes: v.GuardBytes, Kind: AllocDevice, Context: v.Context, MonoNS: v.MonoNS}
-	if err := a.check(); err != nil {
+	if err := a.Check(); err != nil {
 		return v, err
 	}
 	if v.First > v.Last || v.Last >= v.GuardBytes || v.Changed == 0 || v.Changed > v.Last-v.First+1 || v.Value == v.Fill ||

@@ -55,6 +55,10 @@ const (
 	ctrMemEnd   Counter = 96
 )
 
+// IsMemory reports whether c is one of the memory counters, which belong to the
+// table of allocations.
+func (c Counter) IsMemory() bool { return c >= ctrMemFirst && c < ctrMemEnd }
+
 // IsGauge reports whether c also falls.
 func (c Counter) IsGauge() bool { return c >= ctrMemFirst && c < CtrAllocs }
 
@@ -90,4 +94,18 @@ func (c *Counters) Memory() MemoryTotals {
 		FreesUnknown: c[CtrFreesUnknown], AllocsUnlisted: c[CtrAllocsUnlisted], AllocsReplaced: c[CtrAllocsReplaced],
 		Violations: c[CtrViolations], RedzoneScans: c[CtrRedzoneScans],
 	}
+}
+
+// Put stores t in the memory counters of c: the inverse of Counters.Memory.
+func (t *MemoryTotals) Put(c *Counters) {
+	c[CtrMemLiveBytes], c[CtrMemLiveCount], c[CtrMemPeakBytes] = t.LiveBytes, t.LiveCount, t.PeakBytes
+	c[CtrMemGuardBytes] = t.GuardBytes
+	c[CtrMemChunkSlackBytes], c[CtrMemRoundingSlackBytes] = t.ChunkSlackBytes, t.RoundingSlackBytes
+	c[CtrMemArenaBytes], c[CtrMemArenaCount] = t.ArenaBytes, t.ArenaCount
+	c[CtrMemChunkBytes] = t.ChunkBytes
+	c[CtrMemUnlistedBytes], c[CtrMemUnlistedCount] = t.UnlistedBytes, t.UnlistedCount
+	c[CtrAllocs], c[CtrFrees] = t.Allocs, t.Frees
+	c[CtrAllocsFailed], c[CtrFreesFailed] = t.AllocsFailed, t.FreesFailed
+	c[CtrFreesUnknown], c[CtrAllocsUnlisted], c[CtrAllocsReplaced] = t.FreesUnknown, t.AllocsUnlisted, t.AllocsReplaced
+	c[CtrViolations], c[CtrRedzoneScans] = t.Violations, t.RedzoneScans
 }
