@@ -23,4 +23,11 @@ func (r *replayRun) Alive() (bool, error)                          { return r.sr
 func (r *replayRun) Close() error                                  { return r.src.Close() }
 func (r *replayRun) Name(id spanring.NameID) (spanring.Name, bool) { return r.src.Name(id) }
 
-var _ collector.Source = (*replayRun)(nil)
+func (r *replayRun) Allocs(dst []spanring.Alloc) ([]spanring.Alloc, spanring.AllocScan, error) {
+	return r.src.Allocs(dst)
+}
+
+var (
+	_ collector.Source      = (*replayRun)(nil)
+	_ collector.AllocSource = (*replayRun)(nil)
+)

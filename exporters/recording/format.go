@@ -41,6 +41,7 @@ const (
 	blockState   blockType = 4
 	blockEnd     blockType = 5
 	blockFileEnd blockType = 6
+	blockAllocs  blockType = 7 // optional
 )
 
 func (t blockType) String() string {
@@ -57,6 +58,8 @@ func (t blockType) String() string {
 		return "end"
 	case blockFileEnd:
 		return "file end"
+	case blockAllocs:
+		return "allocations"
 	}
 	return fmt.Sprintf("type %d", uint8(t))
 }
@@ -186,4 +189,4 @@ func parseBlockHeader(b *[blockHeaderSize]byte) (h blockHeader, wrong string) {
 	return h, ""
 }
 
-func (h *blockHeader) known() bool { return h.typ >= blockRun && h.typ <= blockFileEnd }
+func (h *blockHeader) known() bool { return h.typ >= blockRun && h.typ <= blockAllocs }

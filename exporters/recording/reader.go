@@ -320,6 +320,9 @@ type Source struct {
 	st    state
 	acc   spanring.Account
 	nowNS int64
+
+	allocs allocTable // the last one that is whole
+	parts  allocTable // what has come of the next one
 }
 
 // State is what a recording says of a run at one moment between entries.
@@ -331,6 +334,12 @@ type State struct {
 	Account  spanring.Account
 	Alive    bool // the producer ran
 	End      bool // the run's last state
+
+	// Allocs are the live allocations as they were last written to the recording,
+	// at AllocsMonoNS; they must not be changed. AllocScan says what they are worth.
+	Allocs       []spanring.Alloc
+	AllocScan    spanring.AllocScan
+	AllocsMonoNS int64
 }
 
 // Source begins to read run i of Runs, from its first entry. The caller closes
@@ -378,6 +387,7 @@ func (s *Source) noteState(end bool) {
 	s.untold = append(s.untold, State{
 		MonoNS: st.monoNS, Info: st.info, Counters: st.counters, Contexts: st.contexts,
 		Account: st.account, Alive: st.alive, End: end,
+		Allocs: s.allocs.list, AllocScan: s.allocs.scan, AllocsMonoNS: s.allocs.monoNS,
 	})
 }
 
@@ -432,6 +442,21 @@ func (s *Source) take(t blockType, p []byte) bool {
 		return true
 	case blockEntries:
 		return s.dec.open(p) == nil
+	case blockAllocs:
+		more, ok := s.parts.parse(p)
+		if !ok {
+			return false
+		}
+		if !more {
+			s.mu.Lock()
+			s.allocs, s.parts = s.parts, allocTable{}
+			s.mu.Unlock()
+			// Mostly the state of the same moment follows. Not where the run begins.
+			if s.allocs.monoNS <= s.st.monoNS {
+				s.noteState(false)
+			}
+		}
+		return true
 	case blockRun, blockState, blockEnd:
 		var st state
 		if !st.parse(p) {
@@ -585,6 +610,14 @@ func (s *Source) Busy() ([]spanring.SlotEntry, error) {
 	return s.st.busy, nil
 }
 
+// Allocs implements [collector.AllocSource]: the live allocations as they were
+// last written to the recording before what was polled.
+func (s *Source) Allocs(dst []spanring.Alloc) ([]spanring.Alloc, spanring.AllocScan, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return append(dst, s.allocs.list...), s.allocs.scan, nil
+}
+
 // Alive implements [collector.Source]: whether the producer ran at the last state
 // played. A producer that outlived its recording stays alive.
 func (s *Source) Alive() (bool, error) {
@@ -603,4 +636,7 @@ func (s *Source) Close() error {
 	return nil
 }
 
-var _ collector.Source = (*Source)(nil)
+var (
+	_ collector.Source      = (*Source)(nil)
+	_ collector.AllocSource = (*Source)(nil)
+)

@@ -29,6 +29,7 @@ type played struct {
 	Account  spanring.Account
 	Busy     []spanring.SlotEntry
 	Alive    bool
+	Allocs   []spanring.Alloc
 }
 
 func play(t testing.TB, src collector.Source, size int, each func([]spanring.Entry)) (p played, err error) {
@@ -63,6 +64,9 @@ func play(t testing.TB, src collector.Source, size int, each func([]spanring.Ent
 	p.Account = src.Account()
 	p.Busy, _ = src.Busy()
 	p.Alive, _ = src.Alive()
+	if s, ok := src.(collector.AllocSource); ok {
+		p.Allocs, _, _ = s.Allocs(nil)
+	}
 	return p, err
 }
 

@@ -245,6 +245,8 @@ func nameOf(w *spanring.Words) spanring.NameID {
 	switch k := w.Kind(); {
 	case k.IsSpan() || k == spanring.KindSpanFailed || k == spanring.KindLaunchDiff:
 		return spanring.NameID(w[5])
+	case k == spanring.KindAlloc || k == spanring.KindFree || k == spanring.KindViolation:
+		return spanring.NameID(w[3] >> 32)
 	}
 	return 0
 }

@@ -120,6 +120,7 @@ type Run struct {
 	newIDs []spanring.NameID
 	raw    []byte
 	st     state
+	allocs allocLog
 	nStart int64 // source's time of the last flush
 	ended  bool
 	err    error
@@ -130,6 +131,7 @@ type Run struct {
 // End.
 func (w *Writer) Begin(src collector.Source) (*Run, error) {
 	r := &Run{w: w, src: src, names: make(map[spanring.NameID]struct{})}
+	r.allocs.src, _ = src.(collector.AllocSource)
 	r.st.read(src)
 	r.nStart = r.st.monoNS
 	w.mu.Lock()
@@ -143,6 +145,10 @@ func (w *Writer) Begin(src collector.Source) (*Run, error) {
 	w.mu.Unlock()
 	if err := w.block(blockRun, r.no, r.st.append(r.raw[:0]), 0); err != nil {
 		return nil, err
+	}
+	r.lookAtAllocs(true)
+	if r.flush(false); r.err != nil {
+		return nil, r.err
 	}
 	w.runsMu.Lock()
 	w.order = append(w.order, r)
@@ -160,12 +166,7 @@ func (r *Run) Append(entries []spanring.Entry) error {
 	now := r.src.NowMonoNS()
 	for i := range entries {
 		e := entries[i]
-		if id := nameOf(&e.Words); id != 0 {
-			if _, ok := r.names[id]; !ok {
-				r.names[id] = struct{}{}
-				r.newIDs = append(r.newIDs, id)
-			}
-		}
+		r.needName(nameOf(&e.Words))
 		r.enc.add(&e, now)
 		if r.enc.n >= r.w.o.FlushEntries {
 			r.flush(false)
@@ -177,8 +178,30 @@ func (r *Run) Append(entries []spanring.Entry) error {
 	return r.err
 }
 
-// flush writes the run's names, entries and, if asked for, state. A state stands
-// where everything received up to it stands before it.
+// needName has a name written before what refers to it.
+func (r *Run) needName(id spanring.NameID) {
+	if id == 0 {
+		return
+	}
+	if _, ok := r.names[id]; !ok {
+		r.names[id] = struct{}{}
+		r.newIDs = append(r.newIDs, id)
+	}
+}
+
+// lookAtAllocs has the table of allocations written by the next flush, if it is
+// due.
+func (r *Run) lookAtAllocs(force bool) {
+	if r.allocs.look(r.st.monoNS, force) {
+		for i := range r.allocs.now.list {
+			r.needName(r.allocs.now.list[i].Site)
+		}
+	}
+}
+
+// flush writes the run's names, entries, its table of allocations if that is due
+// and, if asked for, state. A state stands where everything received up to it
+// stands before it.
 func (r *Run) flush(withState bool) {
 	if r.err != nil {
 		return
@@ -186,6 +209,7 @@ func (r *Run) flush(withState bool) {
 	if withState {
 		r.st.read(r.src)
 		r.nStart = r.st.monoNS
+		r.lookAtAllocs(false)
 	}
 	if len(r.newIDs) > 0 {
 		r.raw = r.raw[:0]
@@ -205,6 +229,10 @@ func (r *Run) flush(withState bool) {
 		r.raw = r.enc.payload(r.raw[:0])
 		r.fail(r.w.block(blockEntries, r.no, r.raw, r.enc.n))
 		r.enc.reset()
+	}
+	if r.allocs.due {
+		r.raw = r.allocs.now.blocks(r.raw, func(p []byte) { r.fail(r.w.optional(blockAllocs, r.no, p)) })
+		r.allocs.wrote()
 	}
 	if withState {
 		r.raw = r.st.append(r.raw[:0])
@@ -240,20 +268,16 @@ func (r *Run) End() error {
 	if busy, err := r.src.Busy(); err == nil {
 		r.st.busy = busy
 		for i := range busy {
-			if id := busy[i].Slot.Name; id != 0 {
-				if _, ok := r.names[id]; !ok {
-					r.names[id] = struct{}{}
-					r.newIDs = append(r.newIDs, id)
-				}
-			}
+			r.needName(busy[i].Slot.Name)
 		}
 	}
+	r.lookAtAllocs(true)
 	r.flush(false)
 	r.ended = true
 	if r.err == nil {
 		r.fail(r.w.block(blockEnd, r.no, r.st.append(r.raw[:0]), 0))
 	}
-	r.names, r.raw, r.enc = nil, nil, encoder{}
+	r.names, r.raw, r.enc, r.allocs = nil, nil, encoder{}, allocLog{}
 	return r.err
 }
 
@@ -358,15 +382,23 @@ func (w *Writer) closeError() error {
 
 // block writes one block with one Write.
 func (w *Writer) block(t blockType, run uint16, payload []byte, entries int) error {
+	return w.put(blockHeader{typ: t, run: run}, payload, entries)
+}
+
+// optional writes a block that readers which do not know its type skip.
+func (w *Writer) optional(t blockType, run uint16, payload []byte) error {
+	return w.put(blockHeader{typ: t, run: run, flags: flagOptional}, payload, 0)
+}
+
+func (w *Writer) put(h blockHeader, payload []byte, entries int) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.closed {
 		return ErrClosed
 	}
 	if len(payload) > maxRaw {
-		return fmt.Errorf("recording's %v block has %d bytes, at most %d", t, len(payload), maxRaw)
+		return fmt.Errorf("recording's %v block has %d bytes, at most %d", h.typ, len(payload), maxRaw)
 	}
-	h := blockHeader{typ: t, run: run}
 	w.packed = append(w.packed[:0], make([]byte, blockHeaderSize)...)
 	w.packed = w.enc.EncodeAll(payload, w.packed)
 	if len(w.packed)-blockHeaderSize < len(payload) {
@@ -376,7 +408,7 @@ func (w *Writer) block(t blockType, run uint16, payload []byte, entries int) err
 	}
 	stored := w.packed[blockHeaderSize:]
 	if len(stored) > maxStored {
-		return fmt.Errorf("recording's %v block has %d bytes, at most %d", t, len(stored), maxStored)
+		return fmt.Errorf("recording's %v block has %d bytes, at most %d", h.typ, len(stored), maxStored)
 	}
 	h.length, h.sum = uint32(len(stored)), checksum(stored)
 	h.append(w.packed[:0])
