@@ -100,7 +100,8 @@ func (c *counters) state(ring *spanring.Writer, s *spanring.Counters, end bool) 
 		}
 	}
 	for k := range spanring.NumCounters {
-		if (end || !ofAccount(k)) && s[k] > c.base[k] {
+		// Those of memory come with the table of allocations.
+		if !k.IsMemory() && (end || !ofAccount(k)) && s[k] > c.base[k] {
 			if v := s[k] - c.base[k]; v > c.have[k] {
 				c.add(ring, k, v-c.have[k])
 			}

@@ -82,7 +82,10 @@ func Play(ctx context.Context, dir spanring.Dir, src *recording.Source, o Option
 	if err != nil {
 		return nil, err
 	}
-	p := &play{ring: ring, src: src, shiftNS: o.StartMonoNS - o.StartAtNS, names: make(map[spanring.NameID]spanring.NameID)}
+	p := &play{
+		ring: ring, src: src, shiftNS: o.StartMonoNS - o.StartAtNS,
+		names: make(map[spanring.NameID]spanring.NameID), allocs: allocs{ring: ring},
+	}
 	src.OnState(p.state)
 	err = p.run(ctx, o.Clock)
 	if cerr := ring.Close(); err == nil {
@@ -99,6 +102,7 @@ type play struct {
 	names    map[spanring.NameID]spanring.NameID
 	contexts [spanring.MaxContexts]bool
 	ctrs     counters
+	allocs   allocs
 }
 
 func (p *play) run(ctx context.Context, clock Clock) error {
@@ -109,6 +113,10 @@ func (p *play) run(ctx context.Context, clock Clock) error {
 			w := &buf[i].Words
 			p.ctrs.entry(p.ring, w)
 			p.move(w)
+			switch w.Kind() {
+			case spanring.KindAlloc, spanring.KindFree, spanring.KindViolation:
+				p.allocs.entry(w)
+			}
 			p.ring.Append(w)
 		}
 		if done || err != nil {
@@ -133,6 +141,10 @@ func (p *play) run(ctx context.Context, clock Clock) error {
 // state takes over what the recording says between entries.
 func (p *play) state(s recording.State) {
 	p.ctrs.state(p.ring, &s.Counters, s.End)
+	p.allocs.table(&s, func(a *spanring.Alloc) {
+		a.MonoNS = max(0, a.MonoNS+p.shiftNS)
+		a.Site = p.name(a.Site)
+	})
 	p.ring.SetLevel(s.Info.Level)
 	p.ring.SetArming(s.Info.KernelEvery, s.Info.ArmedRequested)
 	if s.Info.GPUUUID != "" || s.Info.GPUName != "" {
@@ -170,6 +182,9 @@ func (p *play) move(w *spanring.Words) {
 	case spanring.KindLane, spanring.KindKernel, spanring.KindGraph, spanring.KindSpanFailed, spanring.KindLaunchDiff:
 		add(2)
 		w[5] = w[5]&^0xffffffff | uint64(p.name(spanring.NameID(w[5])))
+	case spanring.KindAlloc, spanring.KindFree, spanring.KindViolation:
+		add(5)
+		w[3] = w[3]&0xffffffff | uint64(p.name(spanring.NameID(w[3]>>32)))<<32
 	}
 }
 
