@@ -16,6 +16,7 @@ type publisher struct {
 	table   *spanring.AllocTable
 	context uint8
 	on      bool                           // the level allows it to write
+	wrote   bool                           // it did, at some time
 	inRing  [firstOther - firstTotal]int64 // what of the totals is in the ring's counters
 	orphans []int32                        // places whose allocations were freed since the fall
 }
@@ -75,15 +76,19 @@ func (l *Ledger) detach() {
 	if l.ring == nil {
 		return
 	}
-	if !l.on && len(l.free) == len(l.entries) {
+	if !l.on && l.wrote && len(l.free) == len(l.entries) {
 		// Nothing is left: the table can be put right whatever the level.
 		l.rise()
 	}
-	if l.on {
-		l.table.Lock()
+	l.table.Lock()
+	switch {
+	case l.on:
 		l.table.Track(-1, -1)
-		l.table.Unlock()
+	case !l.wrote && len(l.free) == len(l.entries):
+		// Nothing of it was ever there, and nothing is missing.
+		l.table.Track(-1, 0)
 	}
+	l.table.Unlock()
 	// Else it stays stale, for nobody will put it right any more.
 	l.publisher = publisher{}
 	l.forgetPlaces()
@@ -108,7 +113,7 @@ func (l *Ledger) fall() {
 }
 
 func (l *Ledger) rise() {
-	l.on = true
+	l.on, l.wrote = true, true
 	l.table.Lock()
 	defer l.table.Unlock()
 	for _, p := range l.orphans {

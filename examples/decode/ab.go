@@ -133,6 +133,17 @@ const fixedWarm = 8
 // from the first's begin until the GPU was done with the last. It does not
 // allocate once it has run.
 func (e *engine) fixedSteps(steps int) (float64, error) {
+	e.fixedPlans()
+	if err := e.fixedRun(fixedWarm); err != nil {
+		return 0, err
+	}
+	begin := time.Now()
+	err := e.fixedRun(steps)
+	return float64(time.Since(begin)) / float64(steps), err
+}
+
+// fixedPlans makes both plans decode a full batch half-way through the context.
+func (e *engine) fixedPlans() {
 	s := &e.model.shape
 	for i := range e.plans {
 		p := &e.plans[i]
@@ -143,12 +154,6 @@ func (e *engine) fixedSteps(steps int) (float64, error) {
 			p.decPos = append(p.decPos, int32(s.ctx/2))
 		}
 	}
-	if err := e.fixedRun(fixedWarm); err != nil {
-		return 0, err
-	}
-	begin := time.Now()
-	err := e.fixedRun(steps)
-	return float64(time.Since(begin)) / float64(steps), err
 }
 
 func (e *engine) fixedRun(steps int) error {
@@ -157,7 +162,7 @@ func (e *engine) fixedRun(steps int) error {
 		p := &e.plans[i&1]
 		p.launches = 0
 		step := e.hub.StepBegin()
-		step.SetAttrs(attrs(p))
+		step.SetAttrs(e.attrs(p))
 		err := e.enqueue(step, p)
 		if err == nil && !e.async {
 			err = e.read(p)

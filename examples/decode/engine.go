@@ -9,7 +9,6 @@ import (
 
 	"github.com/lanetrace/lanetrace"
 	"github.com/lanetrace/lanetrace/backend"
-	"github.com/lanetrace/lanetrace/spanring"
 )
 
 // engine serves requests with one model on one GPU. It is used by one goroutine.
@@ -35,6 +34,10 @@ type engine struct {
 	first, next []int32
 
 	stats stats
+
+	// graphs, when it is set, holds the decode passes that are replayed.
+	graphs *graphs
+	plants plants
 
 	// inspect, when it is set, is called after each pass is enqueued.
 	inspect func(p *pass, of []*sequence) error
@@ -78,6 +81,9 @@ func (e *engine) makeCopies() (err error) {
 // close frees what the engine made, the model aside.
 func (e *engine) close() error {
 	var errs []error
+	if e.graphs != nil {
+		errs = append(errs, e.graphs.forget())
+	}
 	if e.copies != 0 {
 		for _, ev := range e.sampled {
 			if ev != 0 {
@@ -139,7 +145,7 @@ func (e *engine) lanes(w *laneWalk, p *plan) error {
 	}
 	if len(p.decode) > 0 {
 		w.enter(e.decode)
-		n, err := m.run(m.dec, p.parity)
+		n, err := e.runDecode(p.parity)
 		p.launches += n
 		if err == nil && e.inspect != nil {
 			err = e.inspect(m.dec, p.decode)
@@ -205,10 +211,10 @@ func (e *engine) read(p *plan) error {
 }
 
 // attrs says what a step works on.
-func attrs(p *plan) lanetrace.Attrs {
+func (e *engine) attrs(p *plan) lanetrace.Attrs {
 	a := lanetrace.Attrs{
 		BatchSize: len(p.decode), DecodeTokens: len(p.decode) + len(p.picks), PrefillTokens: len(p.slot),
-		GraphMode: spanring.GraphEager,
+		GraphMode: e.graphMode(p),
 	}
 	last := int32(-1)
 	for _, slot := range p.slot { // a prompt's rows are neighbours
@@ -268,7 +274,7 @@ func (e *engine) serve(ctx context.Context, src *arrivals) error {
 		}
 	}
 	e.stats.elapsed = time.Since(start)
-	return nil
+	return e.scan()
 }
 
 func (e *engine) take(src *arrivals, now time.Duration) {
@@ -291,8 +297,11 @@ func (e *engine) step() (*plan, error) {
 	step := e.hub.StepBegin()
 	defer step.End()
 	e.sched.plan(p)
-	step.SetAttrs(attrs(p))
+	step.SetAttrs(e.attrs(p))
 	if err := e.enqueue(step, p); err != nil {
+		return p, err
+	}
+	if err := e.plant(); err != nil {
 		return p, err
 	}
 	if e.async {

@@ -18,6 +18,8 @@ import (
 	"github.com/alecthomas/kong"
 
 	"github.com/lanetrace/lanetrace"
+	"github.com/lanetrace/lanetrace/backend"
+	"github.com/lanetrace/lanetrace/examples/decode/buffers"
 )
 
 // flags are the command's. LANETRACE_* and OTEL_SERVICE_NAME mean what they mean
@@ -35,6 +37,10 @@ type flags struct {
 	Seed     uint64        `default:"1" help:"Of weights, requests and arrivals."`
 	Dir      string        `placeholder:"DIR" help:"Ring directory, which must exist. Default: LANETRACE_DIR, else /dev/shm/lanetrace-UID."`
 	Verify   bool          `default:"true" negatable:"" help:"Compare the model's numbers with a CPU reference first."`
+	Graph    bool          `help:"Capture decode passes and replay them as graphs."`
+	Perturb  bool          `help:"Run the same decode step again and again, change one host value in one of them, print what the launch trace says, and serve nothing."`
+	Leak     bool          `help:"Lose 64 KiB of device memory a step, for lanetrace report --memory to find."`
+	Overrun  bool          `help:"Write past the end of an allocation once, with guard bands of 64 bytes unless LANETRACE_REDZONE says otherwise."`
 	AB       int           `name:"ab" placeholder:"ROUNDS" help:"Measure what each level costs a step, in so many rounds, and serve nothing."`
 	ABSteps  int           `name:"ab-steps" default:"200" help:"Steps of a round at each level."`
 	JSON     bool          `help:"Print the summary or the measurement as JSON."`
@@ -67,15 +73,19 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer, getenv fu
 		return exitOK
 	}
 	var cfg lanetrace.Config
+	var mem backend.MemoryConfig
 	if err == nil {
 		cfg, err = f.config(getenv)
+	}
+	if err == nil {
+		mem, err = f.memory(getenv)
 	}
 	if err != nil {
 		return fail(stderr, exitUsage, err)
 	}
 	log := slog.New(slog.NewTextHandler(stderr, nil))
 	cfg.Logger = log
-	if err := f.serve(ctx, cfg, log, stdout); err != nil {
+	if err := f.serve(ctx, cfg, mem, log, stdout); err != nil {
 		return fail(stderr, exitFailed, err)
 	}
 	return exitOK
@@ -117,14 +127,31 @@ func (f *flags) config(getenv func(string) string) (lanetrace.Config, error) {
 		err = fmt.Errorf("--device %d: want 0 or more", f.Device)
 	case f.AB != 0 && f.AB < minRounds:
 		err = fmt.Errorf("--ab %d: want at least %d rounds", f.AB, minRounds)
+	case f.Perturb && f.Async:
+		err = errPerturbAsync
+	case f.Perturb && f.AB != 0:
+		err = fmt.Errorf("--perturb and --ab: want one of them")
 	case f.ABSteps < 1:
 		err = fmt.Errorf("--ab-steps %d: want 1 or more", f.ABSteps)
 	}
 	return cfg, err
 }
 
+// memory is how the backend is to account for memory. A guard band that cannot be
+// is an error.
+func (f *flags) memory(getenv func(string) string) (m backend.MemoryConfig, err error) {
+	m.Libraries = []string{buffers.Path}
+	if m.Redzone, err = m.Redzone.FromEnv(getenv); err != nil {
+		return m, err
+	}
+	if f.Overrun && m.Redzone.Bytes == 0 {
+		m.Redzone.Bytes = overrunBand
+	}
+	return m, nil
+}
+
 // serve opens everything, does what the flags ask for, and closes everything.
-func (f *flags) serve(ctx context.Context, cfg lanetrace.Config, log *slog.Logger, stdout io.Writer) (err error) {
+func (f *flags) serve(ctx context.Context, cfg lanetrace.Config, mem backend.MemoryConfig, log *slog.Logger, stdout io.Writer) (err error) {
 	hub, err := lanetrace.Open(cfg)
 	if err != nil {
 		return err
@@ -134,7 +161,7 @@ func (f *flags) serve(ctx context.Context, cfg lanetrace.Config, log *slog.Logge
 		defer cancel()
 		return hub.Close(c)
 	}
-	dev, err := openDevice(f.Backend, f.Device, hub, log)
+	dev, err := openDevice(f.Backend, f.Device, hub, mem, log)
 	if err != nil {
 		return errors.Join(err, closeHub())
 	}
@@ -180,6 +207,18 @@ func (f *flags) engine(ctx context.Context, hub *lanetrace.Hub, dev device, log 
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, e.close()) }()
+	if f.Graph {
+		e.useGraphs()
+	}
+	if f.Perturb {
+		r, err := e.perturb()
+		if err != nil {
+			return nil, err
+		}
+		r.Backend, r.GPU = dev.backend, dev.gpu.Name()
+		return r, nil
+	}
+	e.plants.leak, e.plants.overrun = f.Leak, f.Overrun
 	if f.Verify {
 		v, err := verify(e, newReference(s, uint32(f.Seed)), f.Seed)
 		if err != nil {

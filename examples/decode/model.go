@@ -7,6 +7,7 @@ import (
 	"math"
 
 	"github.com/lanetrace/lanetrace/backend"
+	"github.com/lanetrace/lanetrace/examples/decode/buffers"
 )
 
 // moduleName is the name under which the kernels are loaded, from PTX on a GPU
@@ -21,8 +22,7 @@ type model struct {
 	stream backend.Stream
 
 	kernels map[string]backend.Kernel
-	buffers []backend.DevicePtr
-	failed  error // of the first allocation or look-up that failed
+	mem     buffers.Set // and the first allocation, look-up or launch that failed
 
 	embedding, norm, logitsW backend.DevicePtr
 	layers                   [][layerTensors]backend.DevicePtr
@@ -80,13 +80,13 @@ func newModel(gpu backend.GPU, s shape, seed uint32, image []byte) (*model, erro
 	if err := gpu.LoadModule(moduleName, image); err != nil {
 		return nil, fmt.Errorf("load kernels: %w", err)
 	}
-	m := &model{gpu: gpu, shape: s, stream: gpu.DefaultStream(), kernels: make(map[string]backend.Kernel)}
+	m := &model{gpu: gpu, mem: buffers.Set{GPU: gpu}, shape: s, stream: gpu.DefaultStream(), kernels: make(map[string]backend.Kernel)}
 	m.build(seed)
-	if m.failed == nil {
-		m.failed = gpu.Synchronize(m.stream)
+	if m.mem.Failed == nil {
+		m.mem.Failed = gpu.Synchronize(m.stream)
 	}
-	if m.failed != nil {
-		return nil, fmt.Errorf("make model %s: %w", s.name, errors.Join(m.failed, m.close()))
+	if m.mem.Failed != nil {
+		return nil, fmt.Errorf("make model %s: %w", s.name, errors.Join(m.mem.Failed, m.close()))
 	}
 	return m, nil
 }
@@ -95,38 +95,22 @@ func newModel(gpu backend.GPU, s shape, seed uint32, image []byte) (*model, erro
 // failure and returns the first.
 func (m *model) close() error {
 	err := m.gpu.Synchronize(m.stream)
-	for _, p := range m.buffers {
-		if e := m.gpu.Free(p); err == nil {
-			err = e
-		}
+	if e := m.mem.Free(); err == nil {
+		err = e
 	}
-	m.buffers = nil
 	if err != nil {
 		return fmt.Errorf("free model: %w", err)
 	}
 	return nil
 }
 
-func (m *model) alloc(words int) backend.DevicePtr {
-	if m.failed != nil {
-		return 0
-	}
-	p, err := m.gpu.Alloc(4 * words)
-	if err != nil {
-		m.failed = err
-		return 0
-	}
-	m.buffers = append(m.buffers, p)
-	return p
-}
-
 func (m *model) kernel(name string) backend.Kernel {
-	if k, ok := m.kernels[name]; ok || m.failed != nil {
+	if k, ok := m.kernels[name]; ok || m.mem.Failed != nil {
 		return k
 	}
 	k, err := m.gpu.Kernel(moduleName, name)
 	if err != nil {
-		m.failed = err
+		m.mem.Failed = err
 		return 0
 	}
 	m.kernels[name] = k
@@ -166,16 +150,16 @@ func (m *model) build(seed uint32) {
 
 	rows := max(s.rows, s.slots)
 	picks := min(s.rows, s.slots) // a step ends at most one prompt a slot
-	m.x, m.xn, m.att = m.alloc(rows*s.hidden), m.alloc(rows*s.hidden), m.alloc(rows*s.hidden)
-	m.qkv = m.alloc(rows * 3 * s.hidden)
-	m.gateUp, m.act = m.alloc(rows*2*s.ffn), m.alloc(rows*s.ffn)
-	m.logits = m.alloc(max(picks, s.slots) * s.vocab)
+	m.x, m.xn, m.att = m.mem.Words(rows*s.hidden), m.mem.Words(rows*s.hidden), m.mem.Words(rows*s.hidden)
+	m.qkv = m.mem.Words(rows * 3 * s.hidden)
+	m.gateUp, m.act = m.mem.Words(rows*2*s.ffn), m.mem.Words(rows*s.ffn)
+	m.logits = m.mem.Words(max(picks, s.slots) * s.vocab)
 	for i := range m.out {
 		m.out[i] = m.cleared(s.rows + s.slots)
 	}
 
 	m.admitBytes = make([]byte, 4*s.slots*(4+s.ctx))
-	m.admitDev = m.alloc(s.slots * (4 + s.ctx))
+	m.admitDev = m.mem.Words(s.slots * (4 + s.ctx))
 	m.admits = m.call("admit_slots", backend.Dim3{1, 1, 1}, 128,
 		backend.Ptr(m.admitDev), backend.Ptr(m.history), backend.Ptr(m.slotTopK), backend.Ptr(m.slotKey), i32(s.ctx))
 	m.prefill = m.newPass(s.rows, 0)
@@ -184,31 +168,31 @@ func (m *model) build(seed uint32) {
 
 // fill makes a tensor on the device.
 func (m *model) fill(t *tensor) backend.DevicePtr {
-	p := m.alloc(t.n)
+	p := m.mem.Words(t.n)
 	c := m.call("fill_uniform", backend.Dim3{uint32(min(1024, (t.n+255)/256)), 1, 1}, 256,
 		backend.Ptr(p), i32(t.n), backend.U32(t.seed), backend.F32(t.step()), backend.F32(t.offset))
-	if m.failed == nil {
-		m.failed = m.gpu.Launch(c.kernel, &c.l)
+	if m.mem.Failed == nil {
+		m.mem.Failed = m.gpu.Launch(c.kernel, &c.l)
 	}
 	return p
 }
 
 func (m *model) cleared(words int) backend.DevicePtr {
-	p := m.alloc(words)
-	if m.failed == nil {
-		m.failed = m.gpu.MemsetAsync(p, 0, 4*words, m.stream)
+	p := m.mem.Words(words)
+	if m.mem.Failed == nil {
+		m.mem.Failed = m.gpu.MemsetAsync(p, 0, 4*words, m.stream)
 	}
 	return p
 }
 
 func (m *model) uploaded(values []float32) backend.DevicePtr {
-	p := m.alloc(len(values))
-	if m.failed == nil {
+	p := m.mem.Words(len(values))
+	if m.mem.Failed == nil {
 		b := make([]byte, 4*len(values))
 		for i, v := range values {
 			binary.LittleEndian.PutUint32(b[4*i:], math.Float32bits(v))
 		}
-		m.failed = m.gpu.CopyHtoD(p, b)
+		m.mem.Failed = m.gpu.CopyHtoD(p, b)
 	}
 	return p
 }
@@ -228,7 +212,7 @@ func rotations(ctx, headDim int) []float32 {
 
 func (m *model) newPass(capacity, outAt int) *pass {
 	s := &m.shape
-	p := &pass{capacity: capacity, outAt: outAt, meta: make([]byte, 4*3*capacity), dev: m.alloc(3 * capacity)}
+	p := &pass{capacity: capacity, outAt: outAt, meta: make([]byte, 4*3*capacity), dev: m.mem.Words(3 * capacity)}
 	word := func(n int) backend.Arg { return backend.Ptr(p.dev + backend.DevicePtr(4*n)) }
 	slot, pos, pick := word(0), word(capacity), word(2*capacity)
 	h, hd := s.hidden, s.headDim()

@@ -26,17 +26,17 @@ type device struct {
 
 // openDevice opens the backend of that name; "" is cuda, or the sim where there is
 // no CUDA, which is said.
-func openDevice(name string, ordinal int, hub *lanetrace.Hub, log *slog.Logger) (device, error) {
+func openDevice(name string, ordinal int, hub *lanetrace.Hub, mem backend.MemoryConfig, log *slog.Logger) (device, error) {
 	if name == "sim" {
-		return openSim(ordinal, hub, log)
+		return openSim(ordinal, hub, mem, log)
 	}
-	gpu, err := openCUDA(ordinal, hub, log)
+	gpu, err := openCUDA(ordinal, hub, mem, log)
 	if err != nil {
 		if name == "cuda" {
 			return device{}, err
 		}
 		log.Info("running on the simulated GPU", "reason", err.Error())
-		return openSim(ordinal, hub, log)
+		return openSim(ordinal, hub, mem, log)
 	}
 	image, err := kernelFiles.ReadFile("kernels/decode.ptx")
 	if err != nil {
@@ -46,9 +46,9 @@ func openDevice(name string, ordinal int, hub *lanetrace.Hub, log *slog.Logger) 
 	return device{gpu: gpu, backend: "cuda", image: image, model: "small"}, nil
 }
 
-func openSim(ordinal int, hub *lanetrace.Hub, log *slog.Logger) (device, error) {
+func openSim(ordinal int, hub *lanetrace.Hub, mem backend.MemoryConfig, log *slog.Logger) (device, error) {
 	gpu, err := sim.Open(sim.Config{
-		Hub: hub, Logger: log, Ordinal: ordinal, Modules: map[string]sim.Module{moduleName: simKernels()},
+		Hub: hub, Logger: log, Ordinal: ordinal, Memory: mem, Modules: map[string]sim.Module{moduleName: simKernels()},
 	})
 	if err != nil {
 		return device{}, fmt.Errorf("open the simulated GPU: %w", err)

@@ -36,6 +36,14 @@ type summary struct {
 		P99NS    int64   `json:"p99_ns"`
 		MaxNS    int64   `json:"max_ns"`
 	} `json:"steps"`
+	Memory struct {
+		LiveBytes     int64 `json:"live_bytes"`
+		LiveCount     int64 `json:"live_count"`
+		PeakBytes     int64 `json:"peak_bytes"`
+		ChunkSlack    int64 `json:"chunk_slack_bytes"`
+		RoundingSlack int64 `json:"rounding_slack_bytes"`
+		Violations    int   `json:"guard_band_violations"`
+	} `json:"memory"`
 	Telemetry struct {
 		Level    string            `json:"level"`
 		Ring     string            `json:"ring,omitempty"`
@@ -66,6 +74,10 @@ func newSummary(e *engine, dev device) *summary {
 	}
 	r.Steps.P50NS, r.Steps.P99NS = int64(st.step.quantile(0.5)), int64(st.step.quantile(0.99))
 	r.Steps.MaxNS = int64(st.step.longest)
+	mem, _ := dev.gpu.LedgerProbe().Totals()
+	r.Memory.LiveBytes, r.Memory.LiveCount, r.Memory.PeakBytes = int64(mem.LiveBytes), int64(mem.LiveCount), int64(mem.PeakBytes)
+	r.Memory.ChunkSlack, r.Memory.RoundingSlack = int64(mem.ChunkSlackBytes), int64(mem.RoundingSlackBytes)
+	r.Memory.Violations = e.plants.violated
 	r.Telemetry.Level = e.hub.Level().String()
 	return r
 }
@@ -107,12 +119,14 @@ func (r *summary) print(w io.Writer) error {
 requests   %d served of %d in %.2f s
 tokens     %d generated (%.0f a second) from %d of prompts; %d rows stale
 steps      %d of %.1f launches; host time p50 %v, p99 %v, max %v
+memory     %d allocations hold %.2f MiB, the driver keeps %.2f MiB more; %d guard bands written to
 telemetry  level %s: %d begun, %d landed, %d failed, %d dropped, %d in flight; %d steps armed, %d launches queued, %d starved
 `,
 		r.GPU, r.Backend, r.Model, mode, ended,
 		r.Requests.Served, r.Requests.Came, r.Seconds,
 		r.Tokens.Generated, r.Tokens.PerSecond, r.Tokens.Prompt, r.Tokens.Stale,
 		r.Steps.Count, r.Steps.Launches, short(r.Steps.P50NS), short(r.Steps.P99NS), short(r.Steps.MaxNS),
+		r.Memory.LiveCount, float64(r.Memory.LiveBytes)/(1<<20), float64(r.Memory.ChunkSlack+r.Memory.RoundingSlack)/(1<<20), r.Memory.Violations,
 		t.Level, t.Begun, t.Landed, t.Failed, t.Dropped, t.InFlight, t.Armed, t.Queued, t.Starved)
 	if err != nil {
 		return err
