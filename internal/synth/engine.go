@@ -30,6 +30,12 @@ type Options struct {
 	// DiffEvery makes each step an execution of the region "step", one in so many of
 	// which differs from the one before. Default: none is recorded.
 	DiffEvery int
+	// Memory: the engine has a ledger of its device memory. LeakEvery leaks 64 KiB
+	// in one step in so many, and at step ViolateAt a guard band is found changed.
+	// Default: none of it.
+	Memory    bool
+	LeakEvery int
+	ViolateAt uint64
 	// Service is the engine's name. Default "synthetic-decode".
 	Service string
 	// GPUName names the device. Default "synthetic (no GPU)".
@@ -114,6 +120,7 @@ type Engine struct {
 	ctrs   spanring.Counters
 	acc    spanring.Account
 	done   bool
+	mem    memory
 }
 
 // New makes an engine.
@@ -127,6 +134,7 @@ func New(o Options) *Engine {
 	for _, l := range []string{"admit", "prefill", "decode"} {
 		e.name(spanring.NameLane, l)
 	}
+	e.load()
 	return e
 }
 
@@ -197,6 +205,7 @@ func (e *Engine) makeStep() {
 			c[spanring.CtrStepsArmed]++
 		}
 	})
+	e.stepMemory(n, begin)
 	at := spanring.StepAttrs{Step: n, BatchSize: batch, DecodeTokens: batch, GraphMode: spanring.GraphEager}
 	if prefill {
 		at.PrefillTokens = 96 + 8*uint32(e.rnd.IntN(16))
@@ -431,4 +440,7 @@ func (e *Engine) Alive() (bool, error) { return !e.done || e.o.Outlives, nil }
 // Close implements collector.Source.
 func (e *Engine) Close() error { return nil }
 
-var _ collector.Source = (*Engine)(nil)
+var (
+	_ collector.Source      = (*Engine)(nil)
+	_ collector.AllocSource = (*Engine)(nil)
+)
