@@ -74,16 +74,6 @@ func Metrics() []Metric {
 	return out
 }
 
-// FindMetric returns the metric with that OpenTelemetry name.
-func FindMetric(name string) (Metric, bool) {
-	for _, m := range metrics {
-		if m.Name == name {
-			return *m, true
-		}
-	}
-	return Metric{}, false
-}
-
 func define(group string, t MetricType, name, unit, labels, help string) *Metric {
 	m := &Metric{Name: "lanetrace." + name, Unit: unit, Type: t, Labels: strings.Fields(labels), Help: help, group: group}
 	m.float = unit == "s" || unit == "1" || unit == "By/s"

@@ -26,7 +26,6 @@ type Options struct {
 // Exporter is a metric reader and the handler that serves what it reads.
 type Exporter struct {
 	reader  sdkmetric.Reader
-	reg     *client.Registry
 	handler http.Handler
 }
 
@@ -55,7 +54,6 @@ func New(o Options) (*Exporter, error) {
 	}
 	return &Exporter{
 		reader: exp,
-		reg:    reg,
 		handler: promhttp.HandlerFor(reg, promhttp.HandlerOpts{
 			ErrorLog: slog.NewLogLogger(o.Logger.Handler(), slog.LevelWarn),
 			// One series that cannot be shown must not hide all others.
@@ -72,6 +70,3 @@ func (e *Exporter) Reader() sdkmetric.Reader { return e.reader }
 
 // Handler serves /metrics.
 func (e *Exporter) Handler() http.Handler { return e.handler }
-
-// Gatherer gives the same metrics to code in this process.
-func (e *Exporter) Gatherer() client.Gatherer { return e.reg }
