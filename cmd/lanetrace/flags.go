@@ -115,6 +115,19 @@ func (p *positive) UnmarshalText(b []byte) error {
 	return nil
 }
 
+// mebibytes is a whole number of MiB from 0.
+type mebibytes int
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (m *mebibytes) UnmarshalText(b []byte) error {
+	n, err := strconv.ParseUint(string(b), 10, 40)
+	if err != nil {
+		return fmt.Errorf("want a whole number of MiB from 0, got %q", b)
+	}
+	*m = mebibytes(n)
+	return nil
+}
+
 // cells is the width of something drawn; 0 is not set.
 type cells int
 

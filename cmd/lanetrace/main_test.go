@@ -63,9 +63,11 @@ func TestScript(t *testing.T) {
 //
 //	one.ltrec   one engine, 200 ms, with failed and dropped spans
 //	two.ltrec   two engines
+//	mem.ltrec   one engine whose memory is tracked, with a leak and an overrun
 //	dead.ring   the ring of an engine that died
 //	ended.ring  the ring of an engine that ended
 //	rings/      a ring directory with ended.ring
+//	mem…        the same of mem.ltrec: memdead.ring, memended.ring, memrings/
 //	empty/      a ring directory without rings
 //	a.ltops     a launch trace
 //	b.ltops     the next execution: an argument and an allocation differ
@@ -80,10 +82,18 @@ func setup(env *testscript.Env) error {
 	if err := makeRecording(at("two.ltrec"), synth.Options{Duration: 50 * time.Millisecond}, synth.Options{Duration: 50 * time.Millisecond, Seed: 1, Service: "other"}); err != nil {
 		return err
 	}
+	if err := makeRecording(at("mem.ltrec"), synth.Options{
+		Duration: 2 * time.Second, Seed: 5, Memory: true, LeakEvery: 30, ViolateAt: 900, Layers: 2,
+	}); err != nil {
+		return err
+	}
 	if err := os.Mkdir(at("empty"), 0o700); err != nil {
 		return err
 	}
 	if err := makeTraces(env.WorkDir); err != nil {
+		return err
+	}
+	if err := makeRings(at("mem.ltrec"), at("memrings"), at("memdead.ring"), at("memended.ring")); err != nil {
 		return err
 	}
 	return makeRings(at("two.ltrec"), at("rings"), at("dead.ring"), at("ended.ring"))
@@ -124,7 +134,7 @@ func makeRings(rec, dir, dead, ended string) error {
 		return err
 	}
 	w, err := player.Play(context.Background(), d, src, player.Options{
-		Geometry: spanring.Geometry{LogEntries: 4096, Slots: 64, NameBytes: 8192, Allocs: 64},
+		Geometry: spanring.Geometry{LogEntries: 4096, Slots: 64, NameBytes: 8192, Allocs: 1024},
 		Clock:    hurried{}, StartMonoNS: 1, StartAtNS: 1,
 	})
 	if err != nil {

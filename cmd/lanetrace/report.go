@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -11,6 +12,7 @@ import (
 	"github.com/lanetrace/lanetrace/collector"
 	"github.com/lanetrace/lanetrace/exporters/recording"
 	"github.com/lanetrace/lanetrace/internal/report"
+	"github.com/lanetrace/lanetrace/ledger/memprofile"
 	"github.com/lanetrace/lanetrace/spanring"
 )
 
@@ -19,6 +21,9 @@ type reportCmd struct {
 	Engine engineMatch `help:"Report only on this engine: a service name, an executable or the beginning of a run id." placeholder:"E"`
 	Step   string      `help:"Draw the step of this number, or one with a lane of this name (default: one of typical length)." placeholder:"N|LANE"`
 	Top    positive    `help:"List so many kernels (default ${default})." default:"10" placeholder:"N"`
+	Memory bool        `help:"Report on the device memory alone: total, slack, call sites, files, guard bands, suspected leaks."`
+	MinMiB mebibytes   `name:"min-mib" help:"With --memory: list call sites of at least so many MiB (default: all)." placeholder:"N"`
+	Pprof  string      `help:"Write the live device memory by call site as a profile that go tool pprof opens, and print a report only with --memory." placeholder:"OUT"`
 	Width  cells       `help:"Width of the report (default: the terminal's, or 80)." placeholder:"CELLS"`
 	dirFlags
 }
@@ -75,6 +80,9 @@ func (c *reportCmd) Run(a *app) (err error) {
 	if o.Width == 0 {
 		o.Width = a.widthOf(a.stdout)
 	}
+	if c.Pprof != "" && len(sources) > 1 {
+		return errors.Join(fmt.Errorf("a profile is of one engine, and %s holds %d: pick one with --engine", what, len(sources)), closeAll(sources))
+	}
 	var first error
 	drawn := false
 	for i, s := range sources {
@@ -84,7 +92,7 @@ func (c *reportCmd) Run(a *app) (err error) {
 			}
 		}
 		o.Recorded = s.whole
-		text, hasStep, err := reportOn(s, o)
+		text, hasStep, err := c.reportOn(s, o)
 		drawn = drawn || hasStep
 		if err != nil && first == nil {
 			first = bareRecording(err)
@@ -96,7 +104,7 @@ func (c *reportCmd) Run(a *app) (err error) {
 	if first == nil {
 		first = damage
 	}
-	if first == nil && c.Step != "" && !drawn {
+	if first == nil && c.Step != "" && !drawn && !c.Memory && c.Pprof == "" {
 		first = stepNotThere(o, what)
 	}
 	return first
@@ -205,9 +213,9 @@ func stepNotThere(o report.Options, what string) error {
 
 // reportOn reads a source and writes its report. The report is of what could be
 // read before an error; hasStep is whether it draws one.
-func reportOn(s reportSource, o report.Options) (text string, hasStep bool, err error) {
+func (c *reportCmd) reportOn(s reportSource, o report.Options) (text string, hasStep bool, err error) {
 	r := report.New(o)
-	p, err := collector.NewProcessor(s.src, collector.ProcessorOptions{Observers: []collector.Observer{r}})
+	p, err := collector.NewProcessor(s.src, collector.ProcessorOptions{Observers: []collector.Observer{r}, Taps: []collector.Tap{r}})
 	if err != nil {
 		return "", false, errors.Join(err, s.src.Close())
 	}
@@ -222,6 +230,39 @@ func reportOn(s reportSource, o report.Options) (text string, hasStep bool, err 
 			break
 		}
 	}
-	text = r.Text(p.Engine())
+	e := p.Engine()
+	switch {
+	case c.Memory:
+		text = r.MemoryText(e, int(c.MinMiB))
+	case c.Pprof == "":
+		text = r.Text(e)
+	}
+	if c.Pprof != "" && err == nil {
+		err = writeProfile(c.Pprof, e)
+	}
 	return text, r.Exemplary() != nil, errors.Join(err, p.Close())
+}
+
+// writeProfile writes the engine's memory as a profile. One that cannot be written
+// leaves no file behind that was not there before.
+func writeProfile(path string, e *collector.Engine) error {
+	m := e.Memory()
+	if m.State == spanring.AllocsNotTracked {
+		return fmt.Errorf("engine %s: %w", e.Label(), memprofile.ErrNotTracked)
+	}
+	var b bytes.Buffer
+	if err := memprofile.Write(&b, &m, e.NowMonoNS()+e.Source().WallOffsetNS()); err != nil {
+		return err
+	}
+	if err := os.WriteFile(path, b.Bytes(), 0o644); err != nil {
+		return bareOpen(path, err)
+	}
+	return nil
+}
+
+func closeAll(sources []reportSource) (err error) {
+	for _, s := range sources {
+		err = errors.Join(err, s.src.Close())
+	}
+	return err
 }

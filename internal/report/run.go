@@ -44,7 +44,7 @@ func (o Options) withDefaults() Options {
 const maxNames = 4096
 
 // Run collects what a report of one run says. It is a [collector.Observer] of
-// that run's steps.
+// that run's steps and a [collector.Tap] of its entries.
 type Run struct {
 	o Options
 
@@ -62,6 +62,12 @@ type Run struct {
 	picks   [2]picker // unarmed and armed, of those that may be drawn
 	length  [2]sketch // how long those are
 	asked   *collector.Step
+
+	memoryNS  int64                     // of the last entry about memory, or the newest allocation
+	oldestNS  int64                     // of the oldest allocation
+	fell      map[spanring.NameID]int64 // when a call site last freed something
+	fellAt    map[string]int64          // the same by text
+	survivors map[string][]survivor     // by call site
 }
 
 type laneStat struct {
@@ -239,6 +245,7 @@ func (r *Run) Text(e *collector.Engine) string {
 	r.laneTable(&b)
 	r.kernelTable(&b, e)
 	launchTable(&b, e, r.o.Width)
+	r.memoryTable(&b, e)
 	accountText(&b, e.Account(), r.o.Width)
 	clockText(&b, e)
 	b.WriteByte('\n')

@@ -10,6 +10,8 @@ import (
 // chunkBytes is the size of the chunks by which slack is reckoned.
 const chunkBytes = 2 << 20
 
+const scratchAddr = 0x7e0000000000
+
 // memory is the engine's device memory: weights and a cache that stay, scratch
 // that comes and goes, and what is leaked.
 type memory struct {
@@ -75,6 +77,7 @@ func (e *Engine) stepMemory(n uint64, atNS int64) {
 	}
 	if n%16 == 0 {
 		a := e.newAlloc("examples/decode/scratch.go:57", 98304, atNS+1_000)
+		e.mem.addr, a.Addr = a.Addr, scratchAddr // the same place each time
 		publish(spanring.KindAlloc, a, atNS+1_000)
 		publish(spanring.KindFree, a, atNS+61_000)
 	}
