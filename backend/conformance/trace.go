@@ -42,6 +42,8 @@ func traceRecords(s *suite, t *testing.T) {
 	r := s.rig(t, nil)
 	st, other := r.stream(), r.stream()
 	p, q := r.words(100, 1), r.words(100, 2)
+	// What runs beside the stream has memory of its own.
+	beside, blocking := r.words(100, 3), r.words(1, 4)
 	region := r.gpu.LaunchTrace().Region("test")
 	r.fill(st, p, 1, 100) // before it begins
 	region.Begin(uint64(st))
@@ -50,9 +52,9 @@ func traceRecords(s *suite, t *testing.T) {
 	r.ok(r.gpu.CopyDtoDAsync(q, p, 80, st))
 	// None of these is an operation of the region.
 	r.ok(r.gpu.MemsetAsync(q, 0, 0, st))
-	r.ok(r.gpu.Memset(q, 1, 4))
+	r.ok(r.gpu.Memset(blocking, 1, 4))
 	r.ok(r.gpu.CopyHtoDAsync(q, []byte{1, 2}, st))
-	r.fill(other, p, 8, 100)
+	r.fill(other, beside, 8, 100)
 	r.refused("a launch without arguments", invalidValue, r.tryLaunch(st, kFill))
 	r.launch(st, kArgs, backend.Ptr(p), backend.U8(0xfe), backend.U16(0xfedc), backend.U32(3), backend.U64(1<<63), backend.F32(1), backend.F64(-2), backend.U8(9))
 	rep := region.End(0, 10)
