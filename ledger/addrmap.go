@@ -69,13 +69,6 @@ func (m *addrMap) grow() {
 	}
 }
 
-// delete removes key.
-func (m *addrMap) delete(key uint64) {
-	if at, ok := m.find(key); ok {
-		m.deleteAt(at)
-	}
-}
-
 // deleteAt empties a cell in use, and moves those behind it up that would not be
 // found over the gap.
 func (m *addrMap) deleteAt(gap uint64) {

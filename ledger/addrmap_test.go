@@ -24,7 +24,9 @@ func TestAddrMapModel(t *testing.T) {
 			},
 			"delete": func(t *rapid.T) {
 				k := key.Draw(t, "key") * spread
-				m.delete(k)
+				if at, ok := m.find(k); ok {
+					m.deleteAt(at)
+				}
 				delete(want, k)
 			},
 			"": func(t *rapid.T) {
@@ -66,7 +68,8 @@ func TestAddrMapStays(t *testing.T) {
 	next := uint64(1000)
 	if n := testing.AllocsPerRun(100, func() {
 		for range 1000 {
-			m.delete(next - 999)
+			at, _ := m.find(next - 999)
+			m.deleteAt(at)
 			next++
 			m.put(next, 1)
 		}
