@@ -46,6 +46,16 @@ type Arg struct {
 	Size uint8  // 1, 2, 4 or 8
 }
 
+// Modules is a handle on a GPU's loaded modules.
+type Modules interface {
+	// Names are the modules' names, sorted.
+	Names() []string
+	// Function is the driver's handle of a function (CUfunction).
+	Function(module, function string) (uintptr, error)
+	// Close gives the handle back. Closing twice does nothing.
+	Close() error
+}
+
 // GPU is one device as an engine sees it. Its methods may be called from any
 // goroutine; each binds the right context itself. Methods whose name ends in
 // Async, Launch, LaunchGraph, RecordEvent and StreamWaitEvent only enqueue.
@@ -60,11 +70,36 @@ type GPU interface {
 	LoadModule(name string, image []byte) error
 	// HasModule reports whether a module of that name is loaded.
 	HasModule(name string) bool
-	// Kernel looks up a kernel. It allocates; keep the handle.
+	// Kernel looks up a kernel. It allocates; keep the handle. A failure is in the
+	// audit of FailedLookups, a HasModule that says no is not.
 	Kernel(module, function string) (Kernel, error)
+	// FailedLookups are the kernels that were looked up in vain.
+	FailedLookups() (failed []FailedLookup, more int)
+	// KernelNTile is the width of a kernel's tile of output columns, which its module
+	// publishes as the 32-bit global FUNCTION_n_tile; it was read at look-up. None,
+	// or 0, is an error.
+	KernelNTile(k Kernel) (uint32, error)
+	// KernelCastsAToE4M3 reports whether a kernel casts its operand A to E4M3 without
+	// a scale, as its module says with a 32-bit global FUNCTION_a_e4m3 that is not 0.
+	KernelCastsAToE4M3(k Kernel) bool
+	// Modules is a handle on the loaded modules, for callers that need the driver's
+	// own. They are unloaded when it and the GPU are closed, whichever comes last.
+	// Only CUDA has one; elsewhere, ErrNotSupported.
+	Modules() (Modules, error)
+	// OpCache is the GPU's own cache of kernels and scratch memory. Close empties it.
+	OpCache() *OpCache
 
 	// Launch enqueues a kernel. On armed steps it is timed. It does not allocate.
 	Launch(k Kernel, l *Launch) error
+	// LaunchUntyped is Launch with the addresses of the parameters in place of
+	// l.Args, which must be empty. Their sizes are the driver's; where it does not
+	// know them they have to point to Go memory, and the launch trace says that the
+	// arguments are unknown. It allocates.
+	LaunchUntyped(k Kernel, l *Launch, params []Param) error
+	// DebugSyncKernels reports whether the backend waits after every launch that is
+	// not captured, so that a kernel's fault is its own launch's error. It is read
+	// once, from LANETRACE_DEBUG_SYNC_KERNELS, when the GPU is opened.
+	DebugSyncKernels() bool
 
 	// DefaultStream is a non-blocking stream of the backend's own.
 	DefaultStream() Stream
@@ -149,15 +184,42 @@ type GPU interface {
 	// CopyHtoDAsync enqueues a copy; src may be reused as soon as it returns. It
 	// may wait for earlier ones where much is staged.
 	CopyHtoDAsync(dst DevicePtr, src []byte, s Stream) error
+	// CopyHtoDAsyncRetained enqueues a copy of src, which must stay unchanged until
+	// the next Synchronize of s, or blocking copy on it. Until then the backend keeps
+	// src where it is, whoever else forgets it. In a capture src must be from
+	// AllocHostPinned and live as long as the graph.
+	CopyHtoDAsyncRetained(dst DevicePtr, src []byte, s Stream) error
+	// CopyDtoHAsync enqueues a copy to dst, which must not be touched until the next
+	// Synchronize of s, or blocking copy on it. Otherwise like CopyHtoDAsyncRetained.
+	CopyDtoHAsync(dst []byte, src DevicePtr, s Stream) error
+	// CopyDtoD2DAsync enqueues a copy of height rows of width bytes, which lie a
+	// pitch apart, width or more.
+	CopyDtoD2DAsync(dst DevicePtr, dstPitch int, src DevicePtr, srcPitch, width, height int, s Stream) error
 	// CopyDtoHOnStream is ordered after the work on s and returns when done.
 	CopyDtoHOnStream(dst []byte, src DevicePtr, s Stream) error
 	CopyDtoDAsync(dst, src DevicePtr, bytes int, s Stream) error
 	Memset(p DevicePtr, value byte, bytes int) error
 	MemsetAsync(p DevicePtr, value byte, bytes int, s Stream) error
 
-	// TotalMemory and FreeMemory are the driver's figures in bytes.
+	// AllocHostPinned allocates host memory for copies: page-locked where there is
+	// such a thing, and on a border of 64 bytes. It is not on the ledger, which is
+	// the device's. FreeHostPinned takes it back, whole: another length is an error.
+	AllocHostPinned(bytes int) ([]byte, error)
+	FreeHostPinned(b []byte) error
+	// HostPtrToDevice is the address under which kernels see memory of
+	// AllocHostPinned, or a part of it. Only CUDA has one; elsewhere, ErrNotSupported.
+	HostPtrToDevice(b []byte) (DevicePtr, error)
+	// BindThread makes the GPU's context the calling thread's, for calls of another
+	// library's into the driver: lock the goroutine to its thread first. Calls of
+	// this interface do not need it.
+	BindThread() error
+
+	// TotalMemory is the device's memory in bytes, DeviceFreeMemory what the driver
+	// says is free of it. FreeMemory is what can be allocated: the same, or on an
+	// integrated GPU the host's available memory where that is more.
 	TotalMemory() (int64, error)
 	FreeMemory() (int64, error)
+	DeviceFreeMemory() (int64, error)
 	// SMCount is the number of streaming multiprocessors.
 	SMCount() (int, error)
 	// Name is the device's name.

@@ -69,4 +69,3 @@ func (a Accounts) AllocReport(topN, minMiB int) string { return a.l.AllocReport(
 
 // LedgerProbe reads the ledger for as long as its holder likes.
 func (a Accounts) LedgerProbe() ledger.Probe { return a.l.Probe() }
-

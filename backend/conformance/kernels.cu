@@ -16,6 +16,13 @@ typedef unsigned long long u64;
 static __device__ u64 first() { return blockIdx.x * (u64)blockDim.x + threadIdx.x; }
 static __device__ u64 stride() { return gridDim.x * (u64)blockDim.x; }
 
+// What a module says of its kernels: the width of a tile of output columns, and
+// that a kernel casts its operand A without a scale. A width of 0 is none.
+extern "C" __device__ u32 lt_test_fill_n_tile = 64;
+extern "C" __device__ u32 lt_test_fill_a_e4m3 = 1;
+extern "C" __device__ u32 lt_test_add_n_tile = 0;
+extern "C" __device__ u32 lt_test_add_a_e4m3 = 0;
+
 extern "C" __global__ void lt_test_fill(u32 *p, u32 value, u32 n) {
   for (u64 i = first(); i < n; i += stride())
     p[i] = value;

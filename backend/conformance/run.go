@@ -21,6 +21,8 @@ type Caps struct {
 	// ExactTimes: durations follow from the model alone, however busy the machine
 	// is.
 	ExactTimes bool
+	// Driverless: there is no driver whose handles and addresses could be had.
+	Driverless bool
 	// Images: LoadModule reads its image, and refuses nonsense.
 	Images bool
 	// OpenGlobal opens the same device once more, without a hub, with captures that
@@ -47,6 +49,7 @@ func Run(t *testing.T, open Open, caps Caps) {
 		{"accounts", accountTests},
 		{"launch", launchTests},
 		{"launch trace", traceTests},
+		{"the whole interface", wholeTests},
 		{"stream", streamTests},
 		{"graph", graphTests},
 		{"driver", driverTests},

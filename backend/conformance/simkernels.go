@@ -14,7 +14,7 @@ func SimModules() map[string]sim.Module {
 	}
 	return map[string]sim.Module{Module: {
 		kFill: {
-			Params: []uint8{8, 4, 4}, Cost: perWord(2),
+			Params: []uint8{8, 4, 4}, Cost: perWord(2), NTile: 64, CastsAToE4M3: true,
 			Run: func(c *sim.Call) {
 				p, v := c.U32s(0, int(c.U32(2))), c.U32(1)
 				for i := range p {

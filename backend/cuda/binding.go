@@ -34,6 +34,13 @@ package cuda
 #cgo nocallback lt_launch_timed
 #cgo noescape lt_alloc
 #cgo nocallback lt_alloc
+#cgo nocallback lt_copy_htod_kept
+#cgo nocallback lt_copy_dtoh_kept
+#cgo nocallback lt_copy_dtod_2d
+#cgo noescape lt_host_device_ptr
+#cgo nocallback lt_host_device_ptr
+#cgo noescape lt_module_word
+#cgo nocallback lt_module_word
 #cgo noescape lt_alloc_managed
 #cgo nocallback lt_alloc_managed
 #cgo nocallback lt_band_fill
@@ -72,6 +79,7 @@ package cuda
 import "C"
 
 import (
+	"runtime"
 	"syscall"
 	"unsafe"
 
@@ -147,7 +155,7 @@ func (l library) fail(op string, r Result) *Error {
 // device is what there is to know of a device.
 type device struct {
 	driverVersion, count, capability, sms int
-	mig                                   bool
+	mig, integrated                       bool
 	totalBytes                            int64
 	uuid                                  [16]byte
 	name                                  string
@@ -164,7 +172,7 @@ func (l library) init(ordinal int) (device, string, Result) {
 	r := C.lt_init(l.p, C.int(ordinal), &d, &step)
 	dev := device{
 		driverVersion: int(d.version), count: int(d.count), capability: int(d.capability), sms: int(d.sms),
-		mig: d.mig != 0, totalBytes: int64(d.total_bytes), name: C.GoString(&d.name[0]),
+		mig: d.mig != 0, integrated: d.integrated != 0, totalBytes: int64(d.total_bytes), name: C.GoString(&d.name[0]),
 	}
 	for i, b := range d.uuid {
 		dev.uuid[i] = byte(b)
@@ -302,13 +310,72 @@ func cargs(args []backend.Arg) *C.lt_arg {
 	return (*C.lt_arg)(unsafe.Pointer(unsafe.SliceData(args)))
 }
 
-func (c primary) launch(d *launchDesc, args []backend.Arg) Result {
-	return Result(C.lt_launch(c.p, d, cargs(args)))
+// arguments are a launch's, in one of three forms.
+type arguments struct {
+	args []backend.Arg
+	flat *flatArgs
+	// addresses of values that the caller has pinned
+	addrs []uintptr
 }
 
-func (c primary) launchTimed(d *launchDesc, args []backend.Arg, p cudaevents.Pair) cudaevents.LaunchResult {
+// flatArgs are copies of parameters of any size.
+type flatArgs = C.lt_flat
+
+// putFlat copies parameter i behind the others, which take used bytes, and returns how
+// many they take then; ok is false when there is no room.
+func putFlat(f *flatArgs, i int, p backend.Param, size, used int) (total int, ok bool) {
+	// 16 is the most that a parameter can want to be aligned to.
+	at := (used + 15) &^ 15
+	if at+size > len(f.bytes) {
+		return used, false
+	}
+	f.at[i] = C.uint32_t(at)
+	copy(unsafe.Slice((*byte)(unsafe.Pointer(&f.bytes[at])), size), backend.ParamBytes(p, size))
+	return at + size, true
+}
+
+// addresses are the addresses of parameters, which the caller has pinned.
+func addresses(params []backend.Param) []uintptr {
+	out := make([]uintptr, len(params))
+	for i, p := range params {
+		out[i] = uintptr(p)
+	}
+	return out
+}
+
+// pin pins what p points to and reports whether it could: it is Go memory.
+func pin(pinner *runtime.Pinner, p unsafe.Pointer) (ok bool) {
+	defer func() { ok = recover() == nil }()
+	pinner.Pin(p)
+	return true
+}
+
+func pinBytes(pinner *runtime.Pinner, b []byte) bool {
+	return pin(pinner, unsafe.Pointer(unsafe.SliceData(b)))
+}
+
+// place is where a slice begins, to find it by.
+func place(b []byte) uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(b))) }
+
+func (a *arguments) c(d *launchDesc) unsafe.Pointer {
+	switch {
+	case a.flat != nil:
+		d.form = C.LT_FLAT
+		return unsafe.Pointer(a.flat)
+	case a.addrs != nil:
+		d.form = C.LT_POINTERS
+		return unsafe.Pointer(unsafe.SliceData(a.addrs))
+	}
+	return unsafe.Pointer(cargs(a.args))
+}
+
+func (c primary) launch(d *launchDesc, args *arguments) Result {
+	return Result(C.lt_launch(c.p, d, args.c(d)))
+}
+
+func (c primary) launchTimed(d *launchDesc, args *arguments, p cudaevents.Pair) cudaevents.LaunchResult {
 	var r C.lt_launch_result
-	C.lt_launch_timed(c.p, d, cargs(args), C.lt_handle(p.Start), C.lt_handle(p.End), &r)
+	C.lt_launch_timed(c.p, d, args.c(d), C.lt_handle(p.Start), C.lt_handle(p.End), &r)
 	return cudaevents.LaunchResult{
 		Capturing: r.capturing != 0, StartRecorded: r.start_recorded != 0, EndRecorded: r.end_recorded != 0,
 		Pending: r.pending != 0, StartResult: cudaevents.Result(r.start), LaunchResult: cudaevents.Result(r.launch),
@@ -384,6 +451,38 @@ func (c primary) copyHtoDStaged(dst backend.DevicePtr, src []byte, s backend.Str
 // capture.
 func (c primary) copyHtoDCaptured(dst backend.DevicePtr, src []byte, s backend.Stream) Result {
 	return Result(C.lt_copy_htod_captured(c.p, C.lt_devptr(dst), unsafe.Pointer(unsafe.SliceData(src)), C.size_t(len(src)), C.lt_handle(s)))
+}
+
+// copyHtoDKept and copyDtoHKept enqueue copies from and to memory that the caller
+// keeps where it is.
+func (c primary) copyHtoDKept(dst backend.DevicePtr, src []byte, s backend.Stream, captured bool) Result {
+	return Result(C.lt_copy_htod_kept(c.p, C.lt_devptr(dst), unsafe.Pointer(unsafe.SliceData(src)), C.size_t(len(src)), C.lt_handle(s), cbool(captured)))
+}
+
+func (c primary) copyDtoHKept(dst []byte, src backend.DevicePtr, s backend.Stream, captured bool) Result {
+	return Result(C.lt_copy_dtoh_kept(c.p, unsafe.Pointer(unsafe.SliceData(dst)), C.lt_devptr(src), C.size_t(len(dst)), C.lt_handle(s), cbool(captured)))
+}
+
+func (c primary) copyDtoD2D(dst backend.DevicePtr, dstPitch int, src backend.DevicePtr, srcPitch, width, height int, s backend.Stream) Result {
+	return Result(C.lt_copy_dtod_2d(c.p, C.lt_devptr(dst), C.size_t(dstPitch), C.lt_devptr(src), C.size_t(srcPitch), C.size_t(width), C.size_t(height), C.lt_handle(s)))
+}
+
+// hostDevicePtr is where the device sees memory from hostAlloc.
+func (c primary) hostDevicePtr(b []byte) (backend.DevicePtr, Result) {
+	var p C.lt_devptr
+	r := C.lt_host_device_ptr(c.p, unsafe.Pointer(unsafe.SliceData(b)), &p)
+	return backend.DevicePtr(p), Result(r)
+}
+
+func (c primary) bind() Result { return Result(C.lt_bind(c.p)) }
+
+// moduleWord reads a 32-bit global of a module's.
+func (c primary) moduleWord(module uintptr, name string) (uint32, Result) {
+	cname := C.CString(name)
+	defer C.free(unsafe.Pointer(cname))
+	var v C.uint32_t
+	r := C.lt_module_word(c.p, C.lt_handle(module), cname, &v)
+	return uint32(v), Result(r)
 }
 
 func (c primary) stagedDone(done backend.Event, block bool) Result {
@@ -487,3 +586,6 @@ func forkGuard(fd int) error {
 	}
 	return nil
 }
+
+// setArgs says how many arguments a launch has.
+func setArgs(d *launchDesc, n int) { d.nargs = C.uint32_t(n) }

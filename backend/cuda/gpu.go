@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"maps"
 	"os"
+	"runtime/cgo"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -25,6 +26,7 @@ import (
 // GPU is one CUDA device; it implements backend.GPU.
 type GPU struct {
 	backend.Accounts
+	backend.Lookups
 	cfg  Config
 	log  *slog.Logger
 	lib  library
@@ -35,6 +37,10 @@ type GPU struct {
 	led  *ledger.Ledger
 	trc  *launchtrace.Recorder
 	band bands
+	ops  *backend.OpCache
+
+	debugSync bool
+	hostFree  func() (int64, error) // the host's available memory; for tests
 
 	// life is held for reading as long as a call is in the driver. closing: Close
 	// was called. released: the context is gone, telemetry's calls are refused too.
@@ -50,7 +56,9 @@ type GPU struct {
 	spinMu  sync.Mutex
 
 	mu         sync.Mutex
-	modules    map[string]uintptr
+	modules    *modules
+	pinned     map[uintptr][]byte              // page-locked memory handed out, by place
+	kept       map[backend.Stream][]cgo.Handle // of pinned memory that copies need
 	events     map[backend.Event]struct{}
 	captures   map[backend.Stream]*capture
 	graphs     map[backend.Graph]*graph
@@ -78,14 +86,17 @@ func Open(cfg Config) (*GPU, error) {
 		return nil, err
 	}
 	g := &GPU{
-		cfg: cfg, log: cfg.Logger,
-		modules: make(map[string]uintptr), events: make(map[backend.Event]struct{}),
+		cfg: cfg, log: cfg.Logger, hostFree: hostAvailable,
+		pinned: make(map[uintptr][]byte), kept: make(map[backend.Stream][]cgo.Handle), events: make(map[backend.Event]struct{}),
 		captures: make(map[backend.Stream]*capture), graphs: make(map[backend.Graph]*graph),
 	}
 	if g.led, err = cfg.Memory.NewLedger(ledger.Options{Logger: cfg.Logger}, os.Getenv); err != nil {
 		return nil, fmt.Errorf("cuda: %w", err)
 	}
-	g.Accounts = backend.AccountsOf(g.led)
+	if g.debugSync, err = backend.DebugSync(os.Getenv); err != nil {
+		return nil, fmt.Errorf("cuda: %w", err)
+	}
+	g.Accounts, g.ops = backend.AccountsOf(g.led), backend.NewOpCache(g)
 	cfg.Trace.Ring, cfg.Trace.Resolve = cfg.Hub.Ring(), backend.ResolveAllocation(g.led)
 	g.trc = launchtrace.New(cfg.Trace)
 	if g.lib, err = openLibrary(cfg.Library); err != nil {
@@ -108,6 +119,7 @@ func (g *GPU) open() error {
 	if g.ctx, r = g.lib.retain(g.cfg.Ordinal); r != Success {
 		return g.lib.fail(fmt.Sprintf("retain the primary context of device %d", g.cfg.Ordinal), r)
 	}
+	g.modules = newModules(g.lib, g.cfg.Ordinal)
 	g.kernels.Store(new([]*kernel))
 	if g.host, r = g.ctx.streamCreate(); r != Success {
 		_ = g.ctx.release()
@@ -185,6 +197,8 @@ type kernel struct {
 	fn     uintptr
 	id     spanring.NameID
 	params []uint32 // sizes; nil where the driver cannot say
+	nTile  uint32   // 0: its module does not say
+	castsA bool
 	name   string
 }
 
@@ -192,17 +206,11 @@ type kernel struct {
 // refuses is in the error. A name can be loaded once.
 func (g *GPU) LoadModule(name string, image []byte) error {
 	var log string
-	r := g.call(func() Result {
-		g.mu.Lock()
-		defer g.mu.Unlock()
-		if _, ok := g.modules[name]; ok || len(image) == 0 {
+	r := g.call(func() (r Result) {
+		if len(image) == 0 {
 			return ErrInvalidValue
 		}
-		m, text, r := g.ctx.moduleLoad(append(slices.Clip(image), 0))
-		log = text
-		if r == Success {
-			g.modules[name] = m
-		}
+		log, r = g.modules.load(g.ctx, name, append(slices.Clip(image), 0))
 		return r
 	})
 	if r == Success {
@@ -215,18 +223,14 @@ func (g *GPU) LoadModule(name string, image []byte) error {
 
 // HasModule reports whether a module is loaded.
 func (g *GPU) HasModule(name string) bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	_, ok := g.modules[name]
+	_, ok := g.modules.get(name)
 	return ok && !g.closing.Load()
 }
 
 // Kernel looks up a kernel of a loaded module.
 func (g *GPU) Kernel(module, function string) (h backend.Kernel, err error) {
 	if r := g.call(func() Result {
-		g.mu.Lock()
-		defer g.mu.Unlock()
-		m, ok := g.modules[module]
+		m, ok := g.modules.get(module)
 		if !ok {
 			return ErrNotFound
 		}
@@ -239,12 +243,19 @@ func (g *GPU) Kernel(module, function string) (h backend.Kernel, err error) {
 		if n >= 0 {
 			k.params = append([]uint32{}, sizes[:n]...)
 		}
+		// What a module says of a kernel is in globals that most do not have.
+		k.nTile, _ = g.ctx.moduleWord(m, function+"_n_tile")
+		e4m3, _ := g.ctx.moduleWord(m, function+"_a_e4m3")
+		k.castsA = e4m3 != 0
+		g.mu.Lock()
+		defer g.mu.Unlock()
 		next := append(slices.Clone(*g.kernels.Load()), k)
 		g.kernels.Store(&next)
 		h = backend.Kernel(len(next))
 		g.trc.Name(uint64(fn), module+"::"+function)
 		return Success
 	}); r != Success {
+		g.NoteFailed(module, function)
 		err = g.fail(r, "look up kernel %s in module %q", function, module)
 	}
 	return h, err
@@ -256,9 +267,23 @@ func (g *GPU) TotalMemory() (int64, error) {
 	return total, err
 }
 
-// FreeMemory is the driver's figure of free device memory in bytes.
+// DeviceFreeMemory is the driver's figure of free device memory in bytes.
+func (g *GPU) DeviceFreeMemory() (int64, error) {
+	free, _, err := g.memInfo()
+	return free, err
+}
+
+// FreeMemory is what can be allocated, in bytes: the driver's figure or, on an
+// integrated GPU, which shares the host's memory, what the host has available
+// where that is more.
 func (g *GPU) FreeMemory() (int64, error) {
 	free, _, err := g.memInfo()
+	if err == nil && g.info.integrated {
+		var host int64
+		if host, err = g.hostFree(); err == nil {
+			free = max(free, host)
+		}
+	}
 	return free, err
 }
 
@@ -374,8 +399,14 @@ func (g *GPU) freeAll() (errs []error) {
 			check(g.ctx.streamDestroy(s), "destroy stream %#x", s)
 		}
 	}
-	for name, m := range g.modules {
-		check(g.ctx.moduleUnload(m), "unload module %q", name)
+	for _, b := range g.pinned {
+		check(g.ctx.hostFree(b), "free %d bytes of page-locked memory", len(b))
+	}
+	for s := range g.kept {
+		g.letGo(g.takeKept(s))
+	}
+	if err := g.modules.leave(g.ctx); err != nil {
+		errs = append(errs, err)
 	}
 	if sp := g.spin.Load(); sp != nil {
 		check(g.ctx.telModuleUnload(sp.module), "unload the spin kernel")

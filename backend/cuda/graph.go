@@ -137,7 +137,7 @@ func (g *GPU) LaunchGraph(id backend.Graph, s backend.Stream) error {
 	r := ErrInvalidHandle
 	if gr != nil && g.hasStream(s) {
 		d := graphDesc(gr.exec, s)
-		r = g.launch(spanring.KindGraph, gr.name, s, &d, nil)
+		r = g.launch(spanring.KindGraph, gr.name, s, &d, &arguments{})
 	}
 	if r != Success {
 		return g.fail(r, "launch graph %d on stream %#x", id, s)

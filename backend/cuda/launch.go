@@ -30,7 +30,10 @@ func (g *GPU) Launch(h backend.Kernel, l *backend.Launch) error {
 		return g.fail(ErrInvalidHandle, "launch %s on stream %#x", k.name, l.Stream)
 	}
 	d := kernelDesc(k.fn, l)
-	r := g.launch(spanring.KindKernel, k.id, l.Stream, &d, l.Args)
+	r := g.launch(spanring.KindKernel, k.id, l.Stream, &d, &arguments{args: l.Args})
+	if r == Success && g.debugSync {
+		r = g.launched(l.Stream)
+	}
 	if r != Success {
 		return g.fail(r, "launch %s on stream %#x, grid %v, block %v, %d bytes shared", k.name, l.Stream, l.Grid, l.Block, l.SharedBytes)
 	}
@@ -41,7 +44,18 @@ func (g *GPU) Launch(h backend.Kernel, l *backend.Launch) error {
 	return nil
 }
 
-func (g *GPU) launch(kind spanring.Kind, name spanring.NameID, s backend.Stream, d *launchDesc, args []backend.Arg) Result {
+// launched waits for a launch, but for one that was captured.
+func (g *GPU) launched(s backend.Stream) Result {
+	if r := g.ctx.streamSettle(s); r != capturing {
+		return r
+	}
+	return Success
+}
+
+// DebugSyncKernels reports whether every launch is waited for.
+func (g *GPU) DebugSyncKernels() bool { return g.debugSync }
+
+func (g *GPU) launch(kind spanring.Kind, name spanring.NameID, s backend.Stream, d *launchDesc, args *arguments) Result {
 	if g.dev.Timing() {
 		if tl, ok := g.dev.LaunchBegin(kind, s, name); ok {
 			r := g.ctx.launchTimed(d, args, tl.Pair)

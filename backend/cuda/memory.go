@@ -3,6 +3,8 @@
 package cuda
 
 import (
+	"errors"
+
 	"github.com/lanetrace/lanetrace/backend"
 	"github.com/lanetrace/lanetrace/ledger"
 	"github.com/lanetrace/lanetrace/spanring"
@@ -76,16 +78,19 @@ func (g *GPU) free(p backend.DevicePtr, op string) error {
 	if p == 0 {
 		return nil
 	}
-	if r := g.call(func() Result {
-		// Off the ledger before the driver can hand the address out again.
-		t := g.led.Take(uint64(p))
-		r := g.ctx.free(p)
-		t.Done(r.orNil())
-		return r
-	}); r != Success {
+	if r := g.call(func() Result { return g.freeTaken(p) }); r != Success {
 		return g.fail(r, op, p)
 	}
 	return nil
+}
+
+// freeTaken takes memory off the ledger before the driver can hand its address out
+// again, and frees it.
+func (g *GPU) freeTaken(p backend.DevicePtr) Result {
+	t := g.led.Take(uint64(p))
+	r := g.ctx.free(p)
+	t.Done(r.orNil())
+	return r
 }
 
 // SweepUnreleased frees what is on the ledger. The driver waits for work that may
@@ -106,7 +111,9 @@ func (g *GPU) sweep() (int, error) {
 
 // sweepAll frees what is on the ledger, and arenas. Nobody else is in the driver.
 func (g *GPU) sweepAll() error {
+	scratch := g.ops.Release(func(p backend.DevicePtr) error { return g.freeTaken(p).orNil() })
 	_, err := g.sweep()
+	err = errors.Join(scratch, err)
 	for _, a := range g.led.DrainArenas() {
 		if r := g.ctx.free(backend.DevicePtr(a.Addr)); r != Success && err == nil {
 			err = g.fail(r, "free arena %#x", a.Addr)
@@ -139,7 +146,12 @@ func (g *GPU) CopyDtoHOnStream(dst []byte, src backend.DevicePtr, s backend.Stre
 	if len(dst) == 0 {
 		return nil
 	}
-	if r := g.onStream(s, func() Result { return g.ctx.copyDtoH(dst, src, s) }); r != Success {
+	if r := g.onStream(s, func() Result {
+		kept := g.takeKept(s)
+		r := g.ctx.copyDtoH(dst, src, s)
+		g.waitedFor(s, kept, r)
+		return r
+	}); r != Success {
 		return g.fail(r, "copy %d bytes from %#x on stream %#x", len(dst), src, s)
 	}
 	return nil

@@ -27,6 +27,7 @@ enum {
   EVENT_TIMING = 0,
   EVENT_NO_TIMING = 2,
   ATTR_SMS = 16,
+  ATTR_INTEGRATED = 18,
   ATTR_MAJOR = 75,
   ATTR_MINOR = 76,
   JIT_ERROR_LOG = 5,
@@ -38,6 +39,24 @@ enum {
   ERR_NOT_SUPPORTED = 801,
   ERR_CAPTURE_UNSUPPORTED = 900,
 };
+
+// CUDA_MEMCPY2D
+typedef struct memcpy2d {
+  size_t src_x, src_y;
+  int src_type;
+  const void *src_host;
+  lt_devptr src_device;
+  void *src_array;
+  size_t src_pitch;
+  size_t dst_x, dst_y;
+  int dst_type;
+  void *dst_host;
+  lt_devptr dst_device;
+  void *dst_array;
+  size_t dst_pitch;
+  size_t width, height;
+} memcpy2d;
+enum { MEMORY_DEVICE = 2 };
 
 // Entry points without which nothing works, by exported name. Those with a
 // per-thread variant are the plain ones: the zero stream is the legacy default.
@@ -96,7 +115,11 @@ enum {
   X(cuDeviceGetUuid_v2, (void *, int))                         \
   X(cuStreamGetId, (lt_handle, unsigned long long *))          \
   X(cuEventElapsedTime_v2, (float *, lt_handle, lt_handle))    \
-  X(cuMemAllocManaged, (lt_devptr *, size_t, unsigned))         \
+  X(cuMemAllocManaged, (lt_devptr *, size_t, unsigned))        \
+  X(cuMemcpy2DAsync_v2, (const memcpy2d *, lt_handle))         \
+  X(cuMemHostGetDevicePointer_v2, (lt_devptr *, void *, unsigned)) \
+  X(cuModuleGetGlobal_v2, (lt_devptr *, size_t *, lt_handle, const char *)) \
+  X(cuCtxSetCurrent, (void *))                                 \
   X(cuFuncGetParamInfo, (lt_handle, size_t, size_t *, size_t *))
 
 struct lt_lib {
@@ -270,7 +293,7 @@ lt_result lt_init(const lt_lib *lib, int ordinal, lt_device *out, int *step) {
   *step = LT_STEP_ORDINAL;
   if (ordinal < 0 || ordinal >= n)
     return ERR_INVALID_DEVICE;
-  int dev = 0, major = 0, minor = 0, sms = 0, version = 0;
+  int dev = 0, major = 0, minor = 0, sms = 0, integrated = 0, version = 0;
   r = lib->cuDeviceGet(&dev, ordinal);
   if (r != 0)
     return r;
@@ -279,12 +302,14 @@ lt_result lt_init(const lt_lib *lib, int ordinal, lt_device *out, int *step) {
   if ((r = lib->cuDriverGetVersion(&version)) != 0 || (r = lib->cuDeviceGetName(out->name, sizeof out->name, dev)) != 0 ||
       (r = lib->cuDeviceGetAttribute(&major, ATTR_MAJOR, dev)) != 0 ||
       (r = lib->cuDeviceGetAttribute(&minor, ATTR_MINOR, dev)) != 0 ||
+      (r = lib->cuDeviceGetAttribute(&integrated, ATTR_INTEGRATED, dev)) != 0 ||
       (r = lib->cuDeviceGetAttribute(&sms, ATTR_SMS, dev)) != 0 || (r = lib->cuDeviceTotalMem_v2(&bytes, dev)) != 0)
     return r;
   out->name[sizeof out->name - 1] = '\0';
   out->version = version;
   out->capability = major * 10 + minor;
   out->sms = sms;
+  out->integrated = integrated;
   out->total_bytes = bytes;
   // The later entry point gives a MIG instance's own identity, the earlier the
   // whole GPU's: where they differ, this is an instance.
@@ -348,6 +373,14 @@ lt_result lt_module_load(lt_ctx *c, const void *image, lt_handle *module, char *
   if (r != 0)
     return r;
   r = load_image(c, image, module, log, log_bytes);
+  // A module belongs to the context that is current behind the load: none is a
+  // driver that has lost it.
+  void *current = NULL;
+  if (r == 0 && (c->lib->cuCtxGetCurrent(&current) != 0 || current == NULL)) {
+    c->lib->cuModuleUnload(*module);
+    *module = 0;
+    r = ERR_INVALID_CONTEXT;
+  }
   unbind(c, &b);
   return r;
 }
@@ -441,19 +474,24 @@ lt_result lt_graph_destroy(lt_ctx *c, lt_handle exec) { BOUND(c, cuGraphExecDest
 
 // Launches --------------------------------------------------------------------------------
 
-static lt_result launch(const lt_ctx *c, const lt_launch_desc *d, const lt_arg *args) {
+static lt_result launch(const lt_ctx *c, const lt_launch_desc *d, const void *args) {
   if (d->exec != 0)
     return c->lib->cuGraphLaunch(d->exec, d->stream);
   if (d->nargs > LT_MAX_ARGS)
     return ERR_INVALID_VALUE;
   void *params[LT_MAX_ARGS];
-  for (uint32_t i = 0; i < d->nargs; i++)
-    params[i] = (void *)&args[i].bits;
+  for (uint32_t i = 0; i < d->nargs; i++) {
+    switch (d->form) {
+    case LT_FLAT: params[i] = (void *)&((const lt_flat *)args)->bytes[((const lt_flat *)args)->at[i]]; break;
+    case LT_POINTERS: params[i] = (void *)((const uintptr_t *)args)[i]; break;
+    default: params[i] = (void *)&((const lt_arg *)args)[i].bits;
+    }
+  }
   return c->lib->cuLaunchKernel(d->fn, d->grid[0], d->grid[1], d->grid[2], d->block[0], d->block[1], d->block[2],
                                 d->shared_bytes, d->stream, d->nargs > 0 ? params : NULL, NULL);
 }
 
-lt_result lt_launch(lt_ctx *c, const lt_launch_desc *d, const lt_arg *args) {
+lt_result lt_launch(lt_ctx *c, const lt_launch_desc *d, const void *args) {
   for (int must = !explicit_(d->stream);; must = 1) {
     bound b;
     lt_result r = bind_if(c, must, &b);
@@ -468,7 +506,7 @@ lt_result lt_launch(lt_ctx *c, const lt_launch_desc *d, const lt_arg *args) {
 
 // launch_timed is lt_launch_timed in the context that is current. It reports
 // whether the driver wanted one and nothing was launched.
-static int launch_timed(const lt_ctx *c, const lt_launch_desc *d, const lt_arg *args, lt_handle start, lt_handle end,
+static int launch_timed(const lt_ctx *c, const lt_launch_desc *d, const void *args, lt_handle start, lt_handle end,
                         lt_launch_result *out) {
   int status = CAPTURE_NONE;
   lt_result r = c->lib->cuStreamIsCapturing(d->stream, &status);
@@ -496,7 +534,7 @@ static int launch_timed(const lt_ctx *c, const lt_launch_desc *d, const lt_arg *
   return out->launch == ERR_INVALID_CONTEXT;
 }
 
-void lt_launch_timed(lt_ctx *c, const lt_launch_desc *d, const lt_arg *args, lt_handle start, lt_handle end,
+void lt_launch_timed(lt_ctx *c, const lt_launch_desc *d, const void *args, lt_handle start, lt_handle end,
                      lt_launch_result *out) {
   for (int must = !explicit_(d->stream);; must = 1) {
     bound b;
@@ -577,6 +615,77 @@ lt_result lt_copy_htod_staged(lt_ctx *c, lt_devptr dst, const void *src, size_t 
 
 lt_result lt_copy_htod_captured(lt_ctx *c, lt_devptr dst, const void *src, size_t bytes, lt_handle s) {
   BOUND(c, cuMemcpyHtoDAsync_v2(dst, src, bytes, s));
+}
+
+// KEPT enqueues a copy whose host memory stays until the stream was waited for.
+#define KEPT(c, s, captured, call)               \
+  do {                                           \
+    bound b_;                                    \
+    lt_result r_ = bind_(c, &b_);                \
+    if (r_ != 0)                                 \
+      return r_;                                 \
+    if (!(captured) && capturing(c, s))          \
+      r_ = LT_CAPTURING;                         \
+    else                                         \
+      r_ = (c)->lib->call;                       \
+    unbind(c, &b_);                              \
+    return r_;                                   \
+  } while (0)
+
+lt_result lt_copy_htod_kept(lt_ctx *c, lt_devptr dst, const void *src, size_t bytes, lt_handle s, int captured) {
+  KEPT(c, s, captured, cuMemcpyHtoDAsync_v2(dst, src, bytes, s));
+}
+lt_result lt_copy_dtoh_kept(lt_ctx *c, void *dst, lt_devptr src, size_t bytes, lt_handle s, int captured) {
+  KEPT(c, s, captured, cuMemcpyDtoHAsync_v2(dst, src, bytes, s));
+}
+
+lt_result lt_copy_dtod_2d(lt_ctx *c, lt_devptr dst, size_t dst_pitch, lt_devptr src, size_t src_pitch, size_t width,
+                          size_t height, lt_handle s) {
+  if (c->lib->cuMemcpy2DAsync_v2 == NULL)
+    return ERR_NOT_SUPPORTED;
+  memcpy2d m = {
+      .src_type = MEMORY_DEVICE, .src_device = src, .src_pitch = src_pitch,
+      .dst_type = MEMORY_DEVICE, .dst_device = dst, .dst_pitch = dst_pitch, .width = width, .height = height,
+  };
+  BOUND(c, cuMemcpy2DAsync_v2(&m, s));
+}
+
+lt_result lt_host_device_ptr(lt_ctx *c, void *host, lt_devptr *p) {
+  if (c->lib->cuMemHostGetDevicePointer_v2 == NULL)
+    return ERR_NOT_SUPPORTED;
+  BOUND(c, cuMemHostGetDevicePointer_v2(p, host, 0));
+}
+
+lt_result lt_bind(lt_ctx *c) {
+  if (c->lib->cuCtxSetCurrent == NULL)
+    return ERR_NOT_SUPPORTED;
+  return c->lib->cuCtxSetCurrent(c->ctx);
+}
+
+lt_result lt_module_word(lt_ctx *c, lt_handle module, const char *name, uint32_t *value) {
+  if (c->lib->cuModuleGetGlobal_v2 == NULL)
+    return ERR_NOT_SUPPORTED;
+  bound b;
+  lt_result r = bind_relaxed(c, &b);
+  if (r != 0)
+    return r;
+  lt_devptr p = 0;
+  size_t bytes = 0;
+  r = c->lib->cuModuleGetGlobal_v2(&p, &bytes, module, name);
+  if (r == 0 && bytes != sizeof *value)
+    r = ERR_INVALID_VALUE;
+  lt_handle s = 0;
+  if (r == 0)
+    r = c->lib->cuStreamCreate(&s, STREAM_NON_BLOCKING);
+  if (r == 0) {
+    r = c->lib->cuMemcpyDtoHAsync_v2(value, p, sizeof *value, s);
+    lt_result sync = c->lib->cuStreamSynchronize(s);
+    if (r == 0)
+      r = sync;
+    c->lib->cuStreamDestroy_v2(s);
+  }
+  unbind(c, &b);
+  return r;
 }
 
 lt_result lt_staged_wait(lt_ctx *c, lt_handle done, int block) {

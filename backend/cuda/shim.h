@@ -56,6 +56,7 @@ typedef struct lt_device {
   int32_t capability; // major*10 + minor
   int32_t sms;
   int32_t mig;
+  int32_t integrated;
   uint64_t total_bytes;
   uint8_t uuid[16];
   char name[256];
@@ -121,7 +122,20 @@ typedef struct lt_launch_desc {
   uint32_t grid[3], block[3];
   uint32_t shared_bytes;
   uint32_t nargs; // LT_MAX_ARGS at most
+  uint32_t form;  // LT_ARGS…
 } lt_launch_desc;
+
+// What a launch's arguments are.
+enum {
+  LT_ARGS = 0,    // lt_arg[nargs]
+  LT_FLAT = 1,    // lt_flat
+  LT_POINTERS = 2 // uintptr_t[nargs], the addresses of their values
+};
+enum { LT_MAX_PARAM_BYTES = 4096 };
+typedef struct lt_flat {
+  uint32_t at[LT_MAX_ARGS]; // where in bytes each value begins
+  _Alignas(16) uint8_t bytes[LT_MAX_PARAM_BYTES];
+} lt_flat;
 
 typedef struct lt_launch_result {
   int32_t capturing, start_recorded, end_recorded, pending;
@@ -129,10 +143,10 @@ typedef struct lt_launch_result {
   int32_t calls; // beyond those of a plain launch
 } lt_launch_result;
 
-lt_result lt_launch(lt_ctx *c, const lt_launch_desc *d, const lt_arg *args);
+lt_result lt_launch(lt_ctx *c, const lt_launch_desc *d, const void *args);
 // lt_launch_timed records start before and end behind the launch. On a capturing
 // stream it launches and records nothing.
-void lt_launch_timed(lt_ctx *c, const lt_launch_desc *d, const lt_arg *args, lt_handle start, lt_handle end,
+void lt_launch_timed(lt_ctx *c, const lt_launch_desc *d, const void *args, lt_handle start, lt_handle end,
                      lt_launch_result *out);
 
 // Memory ------------------------------------------------------------------------------
@@ -150,6 +164,19 @@ lt_result lt_copy_dtoh(lt_ctx *c, void *dst, lt_devptr src, size_t bytes, lt_han
 // stream it does nothing and returns LT_CAPTURING.
 lt_result lt_copy_htod_staged(lt_ctx *c, lt_devptr dst, const void *src, size_t bytes, lt_handle s, lt_handle done);
 lt_result lt_copy_htod_captured(lt_ctx *c, lt_devptr dst, const void *src, size_t bytes, lt_handle s);
+// Copies from and to memory that stays until s was waited for. On a capturing
+// stream, unless captured, they do nothing and return LT_CAPTURING.
+lt_result lt_copy_htod_kept(lt_ctx *c, lt_devptr dst, const void *src, size_t bytes, lt_handle s, int captured);
+lt_result lt_copy_dtoh_kept(lt_ctx *c, void *dst, lt_devptr src, size_t bytes, lt_handle s, int captured);
+// lt_copy_dtod_2d copies rows of width bytes.
+lt_result lt_copy_dtod_2d(lt_ctx *c, lt_devptr dst, size_t dst_pitch, lt_devptr src, size_t src_pitch, size_t width,
+                          size_t height, lt_handle s);
+lt_result lt_host_device_ptr(lt_ctx *c, void *host, lt_devptr *p);
+// lt_bind makes the context the calling thread's, for good.
+lt_result lt_bind(lt_ctx *c);
+// lt_module_word reads a 32-bit global of a module's, on a stream made for it.
+// [relaxed]
+lt_result lt_module_word(lt_ctx *c, lt_handle module, const char *name, uint32_t *value);
 // lt_staged_wait asks about, or with block waits for, a staged copy. [relaxed]
 lt_result lt_staged_wait(lt_ctx *c, lt_handle done, int block);
 // With block they wait, and return LT_CAPTURING on a capturing stream.

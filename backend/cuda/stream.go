@@ -128,7 +128,12 @@ func (g *GPU) leave(s backend.Stream) {
 // Synchronize blocks until all work queued on a stream is complete. On a
 // capturing stream the driver refuses and spoils the capture.
 func (g *GPU) Synchronize(s backend.Stream) error {
-	if r := g.onStream(s, func() Result { return g.ctx.streamSync(s) }); r != Success {
+	if r := g.onStream(s, func() Result {
+		kept := g.takeKept(s)
+		r := g.ctx.streamSync(s)
+		g.waitedFor(s, kept, r)
+		return r
+	}); r != Success {
 		return g.fail(r, "synchronize stream %#x", s)
 	}
 	return nil

@@ -77,14 +77,20 @@ func (g *GPU) release(method string, p backend.DevicePtr) error {
 	err := g.enter(method)
 	g.mu.Unlock()
 	if err == nil {
-		t := g.led.Take(uint64(p))
-		err = g.mem.release(p)
-		t.Done(err)
+		err = g.freeTaken(p)
 	}
 	if err != nil {
 		return fmt.Errorf("sim: free %#x: %w", p, err)
 	}
 	return nil
+}
+
+// freeTaken takes memory off the ledger and frees it.
+func (g *GPU) freeTaken(p backend.DevicePtr) error {
+	t := g.led.Take(uint64(p))
+	err := g.mem.release(p)
+	t.Done(err)
+	return err
 }
 
 // SweepUnreleased frees what is on the ledger.

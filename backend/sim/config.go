@@ -22,6 +22,11 @@ type Function struct {
 	// Params are the sizes of the parameters in bytes. When it is not nil, a launch
 	// with other arguments is refused. Default: nothing is checked.
 	Params []uint8
+	// NTile is the width of the kernel's tile of output columns. Default 0: the
+	// kernel publishes none.
+	NTile uint32
+	// CastsAToE4M3 says that the kernel casts its operand A without a scale.
+	CastsAToE4M3 bool
 }
 
 // Module is a set of kernels by name.
@@ -52,6 +57,11 @@ type Config struct {
 	// TotalMemory is the device's memory in bytes, none of which is taken before it
 	// is allocated. Default 16 GiB.
 	TotalMemory int64
+
+	// HostAvailable makes the GPU an integrated one: the host's available memory, in
+	// bytes, which is FreeMemory where it is more than the device's own. Default 0: it
+	// is not integrated.
+	HostAvailable int64
 
 	// TimeScale stretches the cost of kernels and copies. Default 1.
 	TimeScale float64

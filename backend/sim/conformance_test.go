@@ -36,7 +36,7 @@ func TestConformance(t *testing.T) {
 	} {
 		t.Run(v.name, func(t *testing.T) {
 			conformance.Run(t, func(t *testing.T, hub *lanetrace.Hub) backend.GPU { return open(t, hub, v.cfg) }, conformance.Caps{
-				MinCyclesPerUS: 1980, MaxCyclesPerUS: 1980, ExactTimes: true,
+				MinCyclesPerUS: 1980, MaxCyclesPerUS: 1980, ExactTimes: true, Driverless: true,
 				OpenMemory: func(t *testing.T, hub *lanetrace.Hub, m backend.MemoryConfig, log *slog.Logger) backend.GPU {
 					c := v.cfg
 					c.Memory, c.Logger = m, log

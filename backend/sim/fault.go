@@ -11,10 +11,10 @@ import (
 // faultable are the calls that FailNext knows: methods of backend.GPU, and of
 // the driver that telemetry uses.
 var faultable = []string{
-	"Alloc", "AllocArena", "AllocManaged", "Anchor", "BeginCapture", "CopyDtoD", "CopyDtoDAsync", "CopyDtoH", "CopyDtoHOnStream",
-	"CopyHtoD", "CopyHtoDAsync", "CreateEvent", "CreateEvents", "CreateStream", "DestroyEvent",
+	"Alloc", "AllocArena", "AllocHostPinned", "AllocManaged", "Anchor", "BeginCapture", "CopyDtoD", "CopyDtoD2DAsync", "CopyDtoDAsync", "CopyDtoH", "CopyDtoHAsync", "CopyDtoHOnStream",
+	"CopyHtoD", "CopyHtoDAsync", "CopyHtoDAsyncRetained", "CreateEvent", "CreateEvents", "CreateStream", "DestroyEvent",
 	"DestroyEvents", "DestroyGraph", "DestroyStream", "Elapsed", "EndCapture", "EventQuery",
-	"EventSynchronize", "Free", "FreeArena", "Kernel", "Launch", "LaunchGraph", "LoadModule", "Memset",
+	"EventSynchronize", "Free", "FreeArena", "FreeHostPinned", "Kernel", "Launch", "LaunchGraph", "LoadModule", "Memset",
 	"MemsetAsync", "Pending", "Record", "RecordEvent", "Since", "Spin", "StreamID",
 	"StreamIsCapturing", "StreamWaitEvent", "Synchronize",
 }

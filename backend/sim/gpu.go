@@ -23,14 +23,19 @@ import (
 // but kernels' bodies and the memory itself.
 type GPU struct {
 	backend.Accounts
+	backend.Lookups
 	cfg    Config
 	log    *slog.Logger
 	dev    *lanetrace.Device
 	mem    memory
 	led    *ledger.Ledger
 	trc    *launchtrace.Recorder
-	bootNS int64
-	host   backend.Stream // what DefaultStream returns
+	ops    *backend.OpCache
+	pinned hostMemory
+
+	debugSync bool
+	bootNS    int64
+	host      backend.Stream // what DefaultStream returns
 
 	kernels    atomic.Pointer[[]*kernel] // replaced, never changed
 	launchCall atomic.Int64              // ns
@@ -80,7 +85,10 @@ func Open(cfg Config) (*GPU, error) {
 	if g.led, err = cfg.Memory.NewLedger(ledger.Options{Logger: cfg.Logger}, os.Getenv); err != nil {
 		return nil, fmt.Errorf("sim: %w", err)
 	}
-	g.Accounts = backend.AccountsOf(g.led)
+	if g.debugSync, err = backend.DebugSync(os.Getenv); err != nil {
+		return nil, fmt.Errorf("sim: %w", err)
+	}
+	g.Accounts, g.ops = backend.AccountsOf(g.led), backend.NewOpCache(g)
 	cfg.Trace.Ring, cfg.Trace.Resolve = cfg.Hub.Ring(), backend.ResolveAllocation(g.led)
 	g.trc = launchtrace.New(cfg.Trace)
 	g.mem = memory{total: cfg.TotalMemory, next: firstAddress, free: make(map[int64][]backend.DevicePtr)}
@@ -173,6 +181,7 @@ func (g *GPU) Kernel(module, function string) (backend.Kernel, error) {
 		}
 		err = errNotFound
 	}
+	g.NoteFailed(module, function)
 	return 0, fmt.Errorf("sim: look up kernel %s.%s: %w", module, function, err)
 }
 
@@ -196,9 +205,19 @@ func (g *GPU) TotalMemory() (int64, error) {
 	return total, err
 }
 
-// FreeMemory is what is not allocated, in bytes.
+// DeviceFreeMemory is what is not allocated, in bytes.
+func (g *GPU) DeviceFreeMemory() (int64, error) {
+	_, free, err := g.memoryFigures()
+	return free, err
+}
+
+// FreeMemory is DeviceFreeMemory or, on an integrated GPU, what the host has
+// available where that is more.
 func (g *GPU) FreeMemory() (int64, error) {
 	_, free, err := g.memoryFigures()
+	if err == nil && g.cfg.HostAvailable > free {
+		free = g.cfg.HostAvailable
+	}
 	return free, err
 }
 
@@ -237,9 +256,10 @@ func (g *GPU) Close() error {
 	}
 	left := g.drain(ctx)
 	// While the ledger still writes to the ring.
+	scratch := g.ops.Release(g.freeTaken)
 	_, swept := g.sweep()
 	g.freeArenas()
-	err := errors.Join(swept, g.dev.Detach(ctx))
+	err := errors.Join(scratch, swept, g.dev.Detach(ctx))
 	g.shutdown()
 	if err != nil {
 		return fmt.Errorf("sim: close: %w", err)

@@ -57,6 +57,11 @@ func (g *GPU) Launch(h backend.Kernel, l *backend.Launch) error {
 	if err := g.launch(launchable{kind: spanring.KindKernel, name: k.id, kernel: k, l: l}, l.Stream); err != nil {
 		return fmt.Errorf("sim: launch %s on stream %#x: %w", k.name, l.Stream, err)
 	}
+	if g.debugSync {
+		if err := g.launched(l.Stream); err != nil {
+			return fmt.Errorf("sim: launch %s on stream %#x: %w", k.name, l.Stream, err)
+		}
+	}
 	if g.trc.On() {
 		var words [backend.MaxArgs]uint64
 		g.trc.Kernel(uint64(l.Stream), uint64(h), l.Grid, l.Block, l.SharedBytes, backend.ArgWords(&words, l.Args))
