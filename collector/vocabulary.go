@@ -17,3 +17,7 @@ const (
 	KindKernel = spanring.KindKernel
 	KindGraph  = spanring.KindGraph
 )
+
+// MemoryPublished is the state of an engine's memory whose totals are kept up to
+// date.
+const MemoryPublished = spanring.AllocsPublished

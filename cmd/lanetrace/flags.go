@@ -147,14 +147,15 @@ type format string
 const (
 	formatText     format = "text"
 	formatOTLPJSON format = "otlp-json"
+	formatChrome   format = "chrome"
 )
 
 // UnmarshalText implements encoding.TextUnmarshaler.
 func (f *format) UnmarshalText(b []byte) error {
 	switch v := format(b); v {
-	case formatText, formatOTLPJSON:
+	case formatText, formatOTLPJSON, formatChrome:
 		*f = v
 		return nil
 	}
-	return fmt.Errorf("want text or otlp-json, got %q", b)
+	return fmt.Errorf("want text, otlp-json or chrome, got %q", b)
 }

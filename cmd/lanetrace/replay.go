@@ -11,6 +11,7 @@ import (
 
 	"github.com/lanetrace/lanetrace"
 	"github.com/lanetrace/lanetrace/collector"
+	"github.com/lanetrace/lanetrace/exporters/chrome"
 	"github.com/lanetrace/lanetrace/exporters/otlp"
 	"github.com/lanetrace/lanetrace/exporters/recording"
 	"github.com/lanetrace/lanetrace/internal/player"
@@ -21,7 +22,7 @@ import (
 type replayCmd struct {
 	File   string      `arg:"" help:"Recording to play (.ltrec)." placeholder:"FILE"`
 	Speed  speed       `help:"How fast: real, max, or a factor (default ${default})." default:"real" placeholder:"real|max|N"`
-	Format format      `help:"What to write to standard output: text or otlp-json. Default: text, unless there is an OTLP endpoint." placeholder:"text|otlp-json"`
+	Format format      `help:"What to write to standard output: text, otlp-json or chrome (trace events, which https://ui.perfetto.dev opens). Default: text, unless there is an OTLP endpoint." placeholder:"text|otlp-json|chrome"`
 	Out    string      `help:"Write to this file instead of standard output." placeholder:"FILE"`
 	Select bool        `help:"Write only the steps that a live engine's would be chosen from, not every step."`
 	Engine engineMatch `help:"Play only this engine: a service name, an executable or the beginning of a run id." placeholder:"E"`
@@ -209,6 +210,9 @@ func (c *replayCmd) sink(a *app) (*sink, error) {
 	case formatOTLPJSON:
 		j := otlp.NewJSONWriter(bufio.NewWriter(out), otlp.JSONOptions{Version: lanetrace.Version})
 		s.exporter, end = j, j
+	case formatChrome:
+		w := chrome.NewWriter(out)
+		s.exporter, end = w, w
 	default:
 		l := report.NewLines(out)
 		s.exporter, end = l, l

@@ -151,6 +151,58 @@ func TestReplayOTLPJSON(t *testing.T) {
 	}
 }
 
+// TestReplayChrome: the spans of a recording are those of the trace, to the
+// nanosecond.
+func TestReplayChrome(t *testing.T) {
+	path := testRecording(t, synth.Options{Duration: 200 * time.Millisecond, FailEvery: 30})
+	c := start(t, "replay", path, "--speed", "max", "--format", "chrome")
+	if code := c.wait(t); code != 0 || c.err.String() != "" {
+		t.Fatalf("exit code %d, stderr %q", code, c.err.String())
+	}
+	var d struct {
+		OtherData   struct{ Base_unix_ns string }
+		TraceEvents []struct {
+			Ph, Name string
+			Ts, Dur  json.Number
+			ID2      struct{ Local string }
+		}
+	}
+	if err := json.Unmarshal([]byte(c.out.String()), &d); err != nil {
+		t.Fatal(err)
+	}
+	ns := func(n json.Number) uint64 {
+		v, err := strconv.ParseUint(strings.Replace(n.String(), ".", "", 1), 10, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+	base, err := strconv.ParseUint(d.OtherData.Base_unix_ns, 10, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, want := make(map[wantSpan]int), make(map[wantSpan]int)
+	begun := make(map[string]uint64)
+	for _, e := range d.TraceEvents {
+		switch e.Ph {
+		case "X":
+			got[wantSpan{Name: e.Name, StartNS: base + ns(e.Ts), EndNS: base + ns(e.Ts) + ns(e.Dur)}]++
+		case "b":
+			begun[e.ID2.Local] = base + ns(e.Ts)
+		case "e":
+			got[wantSpan{Name: e.Name, StartNS: begun[e.ID2.Local], EndNS: base + ns(e.Ts)}]++
+		}
+	}
+	for _, step := range spansOf(t, path) {
+		for _, s := range step {
+			want[wantSpan{Name: s.Name, StartNS: s.StartNS, EndNS: s.EndNS}]++
+		}
+	}
+	if d := cmp.Diff(want, got); d != "" || len(want) < 500 {
+		t.Errorf("%d spans (-recording +trace):\n%s", len(want), d)
+	}
+}
+
 // receiver is an OTLP receiver that counts.
 type receiver struct {
 	coltracepb.UnimplementedTraceServiceServer
@@ -288,7 +340,7 @@ func TestOutIsClosedOnFullDisk(t *testing.T) {
 		t.Skip("no /dev/full")
 	}
 	path := testRecording(t, synth.Options{Duration: 100 * time.Millisecond})
-	for _, format := range []string{"text", "otlp-json"} {
+	for _, format := range []string{"text", "otlp-json", "chrome"} {
 		c := start(t, "replay", path, "--speed", "max", "--format", format, "--out", "/dev/full")
 		if code := c.wait(t); code != 1 || strings.Count(c.err.String(), "\n") != 1 || !strings.Contains(c.err.String(), "no space left on device") {
 			t.Errorf("%s: exit code %d, stderr %q", format, code, c.err.String())

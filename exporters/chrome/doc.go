@@ -1,0 +1,18 @@
+// Package chrome writes steps as Chrome's trace-event JSON, which Perfetto
+// (https://ui.perfetto.dev) and chrome://tracing open.
+//
+// An engine is a process, numbered from 1. Its threads are a host track and one
+// for each of its GPU's streams. The parts of a step on the host, its lanes, its
+// kernels and graph launches are complete events ("X") on their tracks, each
+// inside what is around it. Complete events of one track must nest or be apart:
+// what overlaps its neighbours in part is an asynchronous event ("b" and "e") of
+// the same name. So are the steps themselves, all called "step", because an
+// asynchronous engine begins one before the last has ended on the GPU. Spans that
+// failed and launch diffs are instants ("i") on the host track. Device memory and
+// its slack are counters ("C"), while the engine keeps a ledger.
+//
+// Times are microseconds with three decimals, exact to the nanosecond, counted
+// from otherData.base_unix_ns: 64-bit floats, which the viewers read them as, hold
+// nanoseconds for 104 days, but not since 1970. Within an engine they differ as
+// CLOCK_MONOTONIC does, whatever was done to the wall clock meanwhile.
+package chrome
