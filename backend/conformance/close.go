@@ -35,8 +35,23 @@ func usedAfterClose(s *suite, t *testing.T) {
 	_, errTotal := r.gpu.TotalMemory()
 	_, errFree := r.gpu.FreeMemory()
 	_, errKernel := r.gpu.Kernel(Module, kFill)
+	_, errManaged := r.gpu.AllocManaged(1)
+	_, errArena := r.gpu.AllocArena(1)
+	_, errPinned := r.gpu.AllocHostPinned(1)
+	_, errHostPtr := r.gpu.HostPtrToDevice(make([]byte, 1))
+	_, errSweep := r.gpu.SweepUnreleased()
+	_, errDevFree := r.gpu.DeviceFreeMemory()
+	_, errModules := r.gpu.Modules()
+	_, errScratch := r.gpu.OpCache().Scratch("a", 1)
 	for what, err := range map[string]error{
-		"LoadModule": r.gpu.LoadModule("another", Image), "Kernel": errKernel,
+		"AllocManaged": errManaged, "AllocArena": errArena, "FreeArena": r.gpu.FreeArena(p), "AllocHostPinned": errPinned,
+		"FreeHostPinned": r.gpu.FreeHostPinned(make([]byte, 1)), "HostPtrToDevice": errHostPtr, "BindThread": r.gpu.BindThread(),
+		"SweepUnreleased": errSweep, "DeviceFreeMemory": errDevFree, "Modules": errModules, "Scratch": errScratch,
+		"LaunchUntyped":         r.gpu.LaunchUntyped(r.k[kSpin], &backend.Launch{Grid: backend.Dim3{1, 1, 1}, Block: backend.Dim3{1, 1, 1}, Stream: st}, []backend.Param{backend.ParamOf(new(uint64))}),
+		"CopyDtoHAsync":         r.gpu.CopyDtoHAsync(make([]byte, 1), p, st),
+		"CopyHtoDAsyncRetained": r.gpu.CopyHtoDAsyncRetained(p, make([]byte, 1), st),
+		"CopyDtoD2DAsync":       r.gpu.CopyDtoD2DAsync(p, 1, p+8, 1, 1, 1, st),
+		"LoadModule":            r.gpu.LoadModule("another", Image), "Kernel": errKernel,
 		"Launch":        r.tryLaunch(st, kSpin, backend.U64(1)),
 		"CreateStream":  errStream,
 		"DestroyStream": r.gpu.DestroyStream(st), "Synchronize": r.gpu.Synchronize(st),

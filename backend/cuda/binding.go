@@ -404,8 +404,8 @@ type bandRead struct {
 	bands     int // that lie in it
 }
 
-func (c primary) bandFill(p backend.DevicePtr, value byte, bytes int, s backend.Stream) Result {
-	return Result(C.lt_band_fill(c.p, C.lt_devptr(p), C.uint8_t(value), C.size_t(bytes), C.lt_handle(s)))
+func (c primary) bandFill(p backend.DevicePtr, value byte, bytes int, s backend.Stream, wait bool) Result {
+	return Result(C.lt_band_fill(c.p, C.lt_devptr(p), C.uint8_t(value), C.size_t(bytes), C.lt_handle(s), cbool(wait)))
 }
 
 // bandRead reads into buf, which must be from hostAlloc.

@@ -38,7 +38,7 @@ func (g *GPU) alloc(p ledger.Pending, bytes int, op string, ask func(int) (backe
 			return r
 		}
 		if offset, n, fill := p.Guard(); n > 0 {
-			if r := g.band.fill(g, uint64(q)+uint64(offset), n, fill); r != Success {
+			if r := g.band.fill(g, uint64(q)+uint64(offset), n, fill, true); r != Success {
 				_ = g.ctx.free(q)
 				return r
 			}

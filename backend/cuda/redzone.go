@@ -40,14 +40,24 @@ func (b *bands) ready(g *GPU) Result {
 	return r
 }
 
-// fill sets a band and waits until it is set.
-func (b *bands) fill(g *GPU, addr uint64, bytes int64, value byte) Result {
+// fill sets a band and, with wait, waits until it and all before it are set.
+func (b *bands) fill(g *GPU, addr uint64, bytes int64, value byte, wait bool) Result {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if r := b.ready(g); r != Success {
 		return r
 	}
-	return g.ctx.bandFill(backend.DevicePtr(addr), value, int(bytes), b.stream)
+	return g.ctx.bandFill(backend.DevicePtr(addr), value, int(bytes), b.stream, wait)
+}
+
+// settle waits until all bands are set.
+func (b *bands) settle(g *GPU) Result {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.stream == 0 {
+		return Success
+	}
+	return g.ctx.streamSettle(b.stream)
 }
 
 // read copies bands, which ascend by address, into into.
@@ -84,45 +94,56 @@ func (b *bands) read(g *GPU, list []ledger.Band, into []byte) Result {
 // some reads as many bands as fit the buffer, neighbours at once, and returns how
 // many that were.
 func (b *bands) some(g *GPU, list []ledger.Band, into []byte) (n int, r Result) {
-	b.reads = b.reads[:0]
-	used := 0
 	if list[0].Bytes > int64(len(b.buf)) {
 		return b.large(g, &list[0], into)
 	}
-	ranges := g.led.Ranges(list)
-	for len(ranges) > 0 {
-		x := ranges[0]
-		ranges = ranges[1:]
-		if x.Bands > 1 && (b.apart || x.Bytes > int64(x.Bands)*gapBytes || x.Bytes > int64(len(b.buf)-used)) {
-			for _, one := range list[n : n+x.Bands] {
-				if one.Bytes > int64(len(b.buf)-used) {
-					ranges = nil
-					break
-				}
-				b.reads = append(b.reads, bandRead{addr: one.Addr, at: used, bytes: int(one.Bytes), bands: 1})
-				used += int(one.Bytes)
-				n++
-			}
-			continue
-		}
-		if x.Bytes > int64(len(b.buf)-used) {
-			break
-		}
-		b.reads = append(b.reads, bandRead{addr: x.Addr, at: used, bytes: int(x.Bytes), bands: x.Bands})
-		used += int(x.Bytes)
-		n += x.Bands
-	}
+	b.reads, n = planReads(b.reads[:0], list, g.led.Ranges(list), int64(len(b.buf)), b.apart)
 	if r := g.ctx.bandRead(b.buf, b.reads, b.stream); r != Success {
 		return 0, r
 	}
-	for _, x := range b.reads {
+	takeBands(list, b.reads, b.buf, into)
+	return n, Success
+}
+
+// planReads says which stretches of memory to read to where in a buffer of so many
+// bytes, for the first n bands. ranges are the stretches that hold neighbours; one
+// is read whole where that is less work than its bands.
+func planReads(reads []bandRead, list []ledger.Band, ranges []ledger.Range, room int64, apart bool) (_ []bandRead, n int) {
+	used := int64(0)
+	put := func(addr uint64, bytes int64, bands int) bool {
+		if bytes > room-used {
+			return false
+		}
+		reads = append(reads, bandRead{addr: addr, at: int(used), bytes: int(bytes), bands: bands})
+		used += bytes
+		n += bands
+		return true
+	}
+	for _, x := range ranges {
+		if x.Bands == 1 || !apart && x.Bytes <= int64(x.Bands)*gapBytes && x.Bytes <= room-used {
+			if !put(x.Addr, x.Bytes, x.Bands) {
+				return reads, n
+			}
+			continue
+		}
+		for _, one := range list[n : n+x.Bands] {
+			if !put(one.Addr, one.Bytes, 1) {
+				return reads, n
+			}
+		}
+	}
+	return reads, n
+}
+
+// takeBands copies the bands, one behind the other, out of what was read.
+func takeBands(list []ledger.Band, reads []bandRead, buf, into []byte) {
+	for _, x := range reads {
 		for ; x.bands > 0; x.bands-- {
 			off := x.at + int(list[0].Addr-x.addr)
-			copied := copy(into, b.buf[off:off+int(list[0].Bytes)])
+			copied := copy(into, buf[off:off+int(list[0].Bytes)])
 			into, list = into[copied:], list[1:]
 		}
 	}
-	return n, Success
 }
 
 // large reads one band that is larger than the buffer.
@@ -162,7 +183,7 @@ func (g *GPU) ScanRedzones() (violated int, err error) {
 		violated, err = g.led.ScanBands(
 			func(list []ledger.Band, into []byte) error { return g.band.read(g, list, into).orNil() },
 			g.fillBand)
-		return Success
+		return g.band.settle(g)
 	}); r != Success {
 		err = g.fail(r, "scan guard bands")
 	}
@@ -180,15 +201,16 @@ func (g *GPU) PoisonRedzones(lo, hi uint64) (err error) {
 			return r
 		}
 		err = g.led.PoisonBands(lo, hi, g.fillBand)
-		return Success
+		return g.band.settle(g)
 	}); r != Success {
 		err = g.fail(r, "fill guard bands")
 	}
 	return err
 }
 
+// fillBand does not wait: its callers do, once for all bands.
 func (g *GPU) fillBand(b ledger.Band) error {
-	return g.band.fill(g, b.Addr, b.Bytes, b.Fill).orNil()
+	return g.band.fill(g, b.Addr, b.Bytes, b.Fill, false).orNil()
 }
 
 // settleStreams waits for the work on all streams that are not being captured.

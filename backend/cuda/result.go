@@ -3,6 +3,7 @@ package cuda
 import (
 	"fmt"
 
+	"github.com/lanetrace/lanetrace/backend"
 	"github.com/lanetrace/lanetrace/cudaevents"
 )
 
@@ -95,8 +96,11 @@ func (r Result) Error() string {
 }
 
 // Is makes errors.Is find the code as a cudaevents.Result, which every backend's
-// errors carry.
+// errors carry, and backend.ErrNotSupported in the driver's own.
 func (r Result) Is(target error) bool {
+	if target == backend.ErrNotSupported {
+		return r == ErrNotSupported
+	}
 	t, ok := target.(cudaevents.Result)
 	return ok && int32(t) == int32(r)
 }

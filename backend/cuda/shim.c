@@ -700,13 +700,13 @@ lt_result lt_staged_wait(lt_ctx *c, lt_handle done, int block) {
 
 // Guard bands ----------------------------------------------------------------------------------
 
-lt_result lt_band_fill(lt_ctx *c, lt_devptr p, uint8_t value, size_t bytes, lt_handle s) {
+lt_result lt_band_fill(lt_ctx *c, lt_devptr p, uint8_t value, size_t bytes, lt_handle s, int wait) {
   bound b;
   lt_result r = bind_relaxed(c, &b);
   if (r != 0)
     return r;
   r = c->lib->cuMemsetD8Async(p, value, bytes, s);
-  if (r == 0)
+  if (r == 0 && wait)
     r = c->lib->cuStreamSynchronize(s);
   unbind(c, &b);
   return r;

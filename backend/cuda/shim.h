@@ -189,7 +189,7 @@ typedef struct lt_band_read {
   uint64_t at, bytes; // where in the buffer, and how many
   uint64_t bands;     // for the caller
 } lt_band_read;
-lt_result lt_band_fill(lt_ctx *c, lt_devptr p, uint8_t value, size_t bytes, lt_handle s);
+lt_result lt_band_fill(lt_ctx *c, lt_devptr p, uint8_t value, size_t bytes, lt_handle s, int wait);
 // lt_band_read_all copies to page-locked memory and waits once.
 lt_result lt_band_read_all(lt_ctx *c, void *buffer, const lt_band_read *reads, size_t n, lt_handle s);
 // lt_stream_settle waits for a stream. On one that is being captured it does
