@@ -50,6 +50,7 @@ func Run(t *testing.T, open Open, caps Caps) {
 		{"launch", launchTests},
 		{"launch trace", traceTests},
 		{"the whole interface", wholeTests},
+		{"costs", costTests},
 		{"stream", streamTests},
 		{"graph", graphTests},
 		{"driver", driverTests},
