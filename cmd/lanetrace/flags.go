@@ -94,7 +94,7 @@ func (f *dirFlags) ringDir() (d spanring.Dir, named bool, err error) {
 
 // otlpFlags say where traces and metrics are sent.
 type otlpFlags struct {
-	OTLPEndpoint endpoint `name:"otlp-endpoint" help:"OTLP/gRPC receiver, such as http://127.0.0.1:4317 (default: the OTEL_EXPORTER_OTLP_* variables, else OTLP is off)." placeholder:"URL"`
+	OTLPEndpoint endpoint `name:"otlp-endpoint" help:"OTLP receiver, such as http://127.0.0.1:4317 (default: the OTEL_EXPORTER_OTLP_* variables, which also say how: gRPC, or HTTP with OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf; else OTLP is off)." placeholder:"URL"`
 }
 
 // everyFlag says which steps become traces.

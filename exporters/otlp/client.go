@@ -1,8 +1,8 @@
 package otlp
 
 import (
-	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"net/url"
 	"time"
@@ -69,27 +69,24 @@ func checkEndpoint(endpoint string) error {
 	return nil
 }
 
-// checkProtocol refuses a protocol that the variables ask for and that is not
-// spoken here, rather than speak another one.
-func checkProtocol(signal string, getenv Getenv) error {
-	for _, name := range []string{"OTEL_EXPORTER_OTLP_" + signal + "_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"} {
-		switch p := getenv(name); p {
-		case "":
-			continue
-		case "grpc":
-			return nil
-		default:
-			return fmt.Errorf("%s=%q: only grpc is supported; unset it and use the receiver's gRPC port, usually 4317", name, p)
-		}
-	}
-	return nil
-}
-
-// newGRPCClient is OpenTelemetry's client with its retry off. It reads the
-// OTEL_EXPORTER_OTLP_* variables itself; endpoint, if not empty, wins.
-func newGRPCClient(endpoint string, getenv Getenv) (otlptrace.Client, error) {
-	if err := cmp.Or(checkEndpoint(endpoint), checkProtocol("TRACES", getenv)); err != nil {
+// newClient is OpenTelemetry's client of the protocol that the variables name,
+// with its retry off. It reads the OTEL_EXPORTER_OTLP_* variables itself;
+// endpoint, if not empty, wins.
+func newClient(endpoint string, getenv Getenv) (otlptrace.Client, error) {
+	if err := checkEndpoint(endpoint); err != nil {
 		return nil, err
+	}
+	p, err := protocolOf(signalTraces, getenv)
+	if err != nil {
+		return nil, err
+	}
+	// A certificate that cannot be read is an error here, to OpenTelemetry's clients
+	// a message and a connection without it.
+	if _, err := tlsConfig(signalTraces, getenv); err != nil {
+		return nil, err
+	}
+	if p == protocolHTTP {
+		return newHTTPTraceClient(endpoint, getenv)
 	}
 	o := []otlptracegrpc.Option{
 		otlptracegrpc.WithRetry(otlptracegrpc.RetryConfig{Enabled: false}),
@@ -108,8 +105,8 @@ func upload(ctx context.Context, c otlptrace.Client, rs []*tracepb.ResourceSpans
 	o.err = errNotSent
 	err := c.UploadTraces(noted, rs)
 	if o.err == errNotSent {
-		// The call never reached the interceptor (no connection, client stopped), or
-		// the client is not a gRPC one.
+		// The call never reached the interceptor or round-tripper (no connection, client stopped), or
+		// the client is not one of ours.
 		o.err = err
 	}
 	return o
@@ -124,6 +121,10 @@ var errNotSent error = notSent{}
 // retryable applies the OTLP specification's table: whether a request that failed
 // with err may be sent again, and after how long if the server said so.
 func retryable(err error) (bool, time.Duration) {
+	var he *httpError
+	if errors.As(err, &he) {
+		return he.retryable(), he.retryAfter
+	}
 	st, ok := status.FromError(err)
 	if !ok {
 		// No answer of a server's at all.

@@ -20,9 +20,9 @@ import (
 
 // Options configure an Exporter.
 type Options struct {
-	// Endpoint is a URL, http for plain text and https for TLS. Default: the
-	// OTEL_EXPORTER_OTLP_* variables, which also give headers, TLS, compression and
-	// the time-out of a request.
+	// Endpoint is a URL, http for plain text and https for TLS; over HTTP it is what
+	// v1/traces is added to. Default: the OTEL_EXPORTER_OTLP_* variables, which also
+	// give the protocol, headers, TLS, compression and the time-out of a request.
 	Endpoint string
 	// Version is the instrumentation scope's. Default none.
 	Version string
@@ -43,7 +43,9 @@ type Options struct {
 	// doubles in between. Defaults 1 s and 30 s.
 	MinBackoff, MaxBackoff time.Duration
 
-	// Client sends requests. Default: OTLP over gRPC. A client that cannot tell how
+	// Client sends requests. Default: OTLP over the protocol that
+	// OTEL_EXPORTER_OTLP_TRACES_PROTOCOL or OTEL_EXPORTER_OTLP_PROTOCOL names, grpc or
+	// http/protobuf; grpc if neither is set. A client that cannot tell how
 	// many spans of a request were rejected counts as having sent all.
 	Client otlptrace.Client
 
@@ -126,7 +128,7 @@ func NewExporter(o Options) (*Exporter, error) {
 	client := o.Client
 	if client == nil {
 		var err error
-		if client, err = newGRPCClient(o.Endpoint, o.Getenv); err != nil {
+		if client, err = newClient(o.Endpoint, o.Getenv); err != nil {
 			return nil, err
 		}
 	}

@@ -634,7 +634,7 @@ func TestBadEndpoint(t *testing.T) {
 
 func TestProtocolThatIsNotSpoken(t *testing.T) {
 	for env, ok := range map[string]bool{
-		"OTEL_EXPORTER_OTLP_PROTOCOL=grpc": true, "OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf": false,
+		"OTEL_EXPORTER_OTLP_PROTOCOL=grpc": true, "OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf": true, "OTEL_EXPORTER_OTLP_PROTOCOL=http": false,
 		"OTEL_EXPORTER_OTLP_TRACES_PROTOCOL=http/json": false, "OTEL_EXPORTER_OTLP_METRICS_PROTOCOL=http/json": true,
 	} {
 		k, v, _ := strings.Cut(env, "=")

@@ -1,7 +1,6 @@
 package otlp
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -16,7 +15,8 @@ import (
 
 // MetricOptions configure the reader that sends metrics.
 type MetricOptions struct {
-	// Endpoint is a URL. Default: the OTEL_EXPORTER_OTLP_* variables.
+	// Endpoint is a URL; over HTTP it is what v1/metrics is added to. Default: the
+	// OTEL_EXPORTER_OTLP_* variables.
 	Endpoint string
 	// Every is how often metrics are sent. Default: OTEL_METRIC_EXPORT_INTERVAL,
 	// else 60 s.
@@ -29,8 +29,8 @@ type MetricOptions struct {
 	Logger *slog.Logger
 }
 
-// MetricReader sends metrics over OTLP/gRPC, with OpenTelemetry's own exporter
-// and retry. It runs once it is given to a MeterProvider, whose Shutdown sends a
+// MetricReader sends metrics over OTLP, gRPC or HTTP as the variables say, with
+// OpenTelemetry's own exporter and retry. It runs once it is given to a MeterProvider, whose Shutdown sends a
 // last time and reports a failure of that.
 type MetricReader struct {
 	sdkmetric.Reader
@@ -46,16 +46,9 @@ func NewMetricReader(o MetricOptions) (*MetricReader, error) {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	if err := cmp.Or(checkEndpoint(o.Endpoint), checkProtocol("METRICS", o.Getenv)); err != nil {
-		return nil, err
-	}
-	var eo []otlpmetricgrpc.Option
-	if o.Endpoint != "" {
-		eo = append(eo, otlpmetricgrpc.WithEndpointURL(o.Endpoint))
-	}
-	exp, err := otlpmetricgrpc.New(context.Background(), eo...)
+	exp, idle, err := newMetricExporter(o.Endpoint, o.Getenv)
 	if err != nil {
-		return nil, fmt.Errorf("make OTLP metric exporter: %w", err)
+		return nil, err
 	}
 	var ro []sdkmetric.PeriodicReaderOption
 	if o.Every != 0 {
@@ -64,8 +57,37 @@ func NewMetricReader(o MetricOptions) (*MetricReader, error) {
 	for _, p := range o.Producers {
 		ro = append(ro, sdkmetric.WithProducer(p))
 	}
-	x := &metricExporter{Exporter: exp, warn: newWarner(o.Logger)}
+	x := &metricExporter{Exporter: exp, idle: idle, warn: newWarner(o.Logger)}
 	return &MetricReader{Reader: sdkmetric.NewPeriodicReader(x, ro...), exp: x}, nil
+}
+
+// newMetricExporter is OpenTelemetry's exporter of the protocol that the variables
+// name. idle closes its idle connections.
+func newMetricExporter(endpoint string, getenv Getenv) (exp sdkmetric.Exporter, idle func(), err error) {
+	if err := checkEndpoint(endpoint); err != nil {
+		return nil, nil, err
+	}
+	p, err := protocolOf(signalMetrics, getenv)
+	if err != nil {
+		return nil, nil, err
+	}
+	if _, err := tlsConfig(signalMetrics, getenv); err != nil {
+		return nil, nil, err
+	}
+	idle = func() {}
+	if p == protocolHTTP {
+		exp, idle, err = newHTTPMetricExporter(endpoint, getenv)
+	} else {
+		var o []otlpmetricgrpc.Option
+		if endpoint != "" {
+			o = append(o, otlpmetricgrpc.WithEndpointURL(endpoint))
+		}
+		exp, err = otlpmetricgrpc.New(context.Background(), o...)
+	}
+	if err != nil {
+		return nil, nil, fmt.Errorf("make OTLP metric exporter: %w", err)
+	}
+	return exp, idle, nil
 }
 
 // Pushes are how many pushes a receiver took and how many failed, as
@@ -78,6 +100,7 @@ func (r *MetricReader) Pushes() [2]uint64 {
 // each to a global handler.
 type metricExporter struct {
 	sdkmetric.Exporter
+	idle       func()
 	warn       *warner
 	ok, failed atomic.Uint64
 }
@@ -93,4 +116,10 @@ func (x *metricExporter) Export(ctx context.Context, rm *metricdata.ResourceMetr
 	x.failed.Add(1)
 	x.warn.say("OTLP push of metrics fails", "error", err, "failed", x.failed.Load())
 	return nil
+}
+
+// Shutdown ends the exporter and its connections.
+func (x *metricExporter) Shutdown(ctx context.Context) error {
+	defer x.idle()
+	return x.Exporter.Shutdown(ctx)
 }
