@@ -23,6 +23,7 @@ run: ## play the recording of an H200 and serve /metrics until interrupted
 .PHONY: test
 test: ## all tests that need no server and no GPU
 	$(GO) test ./...
+	@echo "NOT TESTED ON A GPU: make gpu-test does, on a machine that has one"
 
 .PHONY: check
 check: generated vet lint race fuzz ## generated files current, vet, lint, race detector, a second of each fuzz target
