@@ -21,11 +21,20 @@ type reportCmd struct {
 	Engine engineMatch `help:"Report only on this engine: a service name, an executable or the beginning of a run id." placeholder:"E"`
 	Step   string      `help:"Draw the step of this number, or one with a lane of this name (default: one of typical length)." placeholder:"N|LANE"`
 	Top    positive    `help:"List so many kernels (default ${default})." default:"10" placeholder:"N"`
+	JSON   bool        `name:"json" help:"Print one JSON document for machines, with all kernels and call sites; docs/report.md describes its keys."`
 	Memory bool        `help:"Report on the device memory alone: total, slack, call sites, files, guard bands, suspected leaks."`
 	MinMiB mebibytes   `name:"min-mib" help:"With --memory: list call sites of at least so many MiB (default: all)." placeholder:"N"`
 	Pprof  string      `help:"Write the live device memory by call site as a profile that go tool pprof opens, and print a report only with --memory." placeholder:"OUT"`
 	Width  cells       `help:"Width of the report (default: the terminal's, or 80)." placeholder:"CELLS"`
 	dirFlags
+}
+
+// Validate implements kong's validation.
+func (c *reportCmd) Validate() error {
+	if c.JSON && (c.Memory || c.Pprof != "") {
+		return errors.New("--json prints one document, which has the memory too: give it without --memory and --pprof")
+	}
+	return nil
 }
 
 // reportSource is what is reported on.
@@ -85,19 +94,25 @@ func (c *reportCmd) Run(a *app) (err error) {
 	}
 	var first error
 	drawn := false
+	doc := &report.Document{Version: report.DocumentVersion, Engines: []*report.EngineReport{}}
 	for i, s := range sources {
-		if i > 0 {
+		if i > 0 && !c.JSON {
 			if _, err := io.WriteString(a.stdout, "\n\n"); err != nil {
 				return err
 			}
 		}
 		o.Recorded = s.whole
-		text, hasStep, err := c.reportOn(s, o)
+		text, hasStep, err := c.reportOn(s, o, doc)
 		drawn = drawn || hasStep
 		if err != nil && first == nil {
 			first = bareRecording(err)
 		}
 		if _, err := io.WriteString(a.stdout, text); err != nil {
+			return err
+		}
+	}
+	if c.JSON {
+		if err := doc.Write(a.stdout); err != nil {
 			return err
 		}
 	}
@@ -211,9 +226,9 @@ func stepNotThere(o report.Options, what string) error {
 	return fmt.Errorf("no complete step with a lane %q in %s; the report lists its lanes", o.Lane, what)
 }
 
-// reportOn reads a source and writes its report. The report is of what could be
-// read before an error; hasStep is whether it draws one.
-func (c *reportCmd) reportOn(s reportSource, o report.Options) (text string, hasStep bool, err error) {
+// reportOn reads a source and writes its report, or adds it to doc. The report is
+// of what could be read before an error; hasStep is whether it has one.
+func (c *reportCmd) reportOn(s reportSource, o report.Options, doc *report.Document) (text string, hasStep bool, err error) {
 	r := report.New(o)
 	p, err := collector.NewProcessor(s.src, collector.ProcessorOptions{Observers: []collector.Observer{r}, Taps: []collector.Tap{r}})
 	if err != nil {
@@ -232,6 +247,8 @@ func (c *reportCmd) reportOn(s reportSource, o report.Options) (text string, has
 	}
 	e := p.Engine()
 	switch {
+	case c.JSON:
+		doc.Engines = append(doc.Engines, r.Report(e))
 	case c.Memory:
 		text = r.MemoryText(e, int(c.MinMiB))
 	case c.Pprof == "":
