@@ -24,6 +24,10 @@ type Device struct {
 	mu      sync.Mutex                // makes streams
 	streams atomic.Pointer[streamMap] // replaced, never changed
 
+	// capturing are the lanes of graphs that are being captured, by stream.
+	captMu    sync.Mutex
+	capturing atomic.Pointer[map[cudaevents.Stream]*cudaevents.GraphLanes]
+
 	// The lanes of the step that lands now, added up: the harvester alone uses it.
 	landing   uint64
 	landingNS int64

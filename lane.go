@@ -64,6 +64,11 @@ func (t *laneTable) name(id LaneID) (spanring.NameID, bool) {
 type Lane struct {
 	dev    *Device
 	handle cudaevents.Handle
+
+	// Of a lane inside a graph that is being captured.
+	graph  *cudaevents.GraphLanes
+	stream cudaevents.Stream
+	at     int
 }
 
 // LaneBegin begins a lane of step on stream s: its span starts when the GPU has
@@ -81,6 +86,9 @@ func (d *Device) LaneBegin(step Step, lane LaneID, s cudaevents.Stream) Lane {
 func (d *Device) laneFirst(step Step, lane LaneID, s cudaevents.Stream) Lane {
 	if d == nil || d.hub.level.Load() < uint32(LevelLane) {
 		return Lane{}
+	}
+	if g := d.graphLanes(s); g != nil {
+		return d.laneInGraph(g, lane, s)
 	}
 	return d.laneBegin(step, lane, s, Lane{})
 }
@@ -176,6 +184,10 @@ func (l Lane) End() {
 }
 
 func (l Lane) close() {
+	if l.graph != nil {
+		l.endInGraph()
+		return
+	}
 	l.pop()
 	l.end()
 }
@@ -204,6 +216,10 @@ func (l Lane) Next(lane LaneID) Lane {
 }
 
 func (l Lane) next(lane LaneID) Lane {
+	if l.graph != nil {
+		l.endInGraph()
+		return l.dev.laneInGraph(l.graph, lane, l.stream)
+	}
 	o, open := l.pop()
 	if !open || l.dev.hub.level.Load() < uint32(LevelLane) {
 		l.end()

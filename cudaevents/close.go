@@ -25,6 +25,7 @@ func (r *Recorder) Close(ctx context.Context) error {
 			errs = append(errs, err)
 		}
 	}
+	r.failGraphs()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.closed {

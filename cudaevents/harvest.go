@@ -55,6 +55,7 @@ func (r *Recorder) harvest(h *HarvestStats) {
 		for _, st := range r.streams.Load().all {
 			r.harvestStream(p, st, h)
 		}
+		r.harvestGraphs(p, h)
 		r.refit()
 	}
 	end := r.now()
@@ -113,9 +114,14 @@ func (r *Recorder) harvestStream(p *pool, st *stream, h *HarvestStats) {
 // complete at seenMonoNS.
 func (r *Recorder) land(p *pool, i uint32, t *Times, by *anchor, seenMonoNS int64, h *HarvestStats) {
 	v := p.slots.Get(int(i))
+	r.landSlot(p, &v, p.startEvent(i), t, by, seenMonoNS, h)
+}
+
+// landSlot is land for a pair that need not be the pool's.
+func (r *Recorder) landSlot(p *pool, v *spanring.Slot, start Event, t *Times, by *anchor, seenMonoNS int64, h *HarvestStats) {
 	s := &r.span
-	if why := r.place(s, p, i, &v, t, by, seenMonoNS, h); why != spanring.FailNone {
-		r.failed(&v, why)
+	if why := r.place(s, p, start, v, t, by, seenMonoNS, h); why != spanring.FailNone {
+		r.failed(v, why)
 		h.Failed++
 		return
 	}
@@ -136,7 +142,7 @@ func (r *Recorder) land(p *pool, i uint32, t *Times, by *anchor, seenMonoNS int6
 }
 
 // place makes a span of a pair's values, or says why it cannot be one.
-func (r *Recorder) place(s *spanring.Span, p *pool, i uint32, v *spanring.Slot, t *Times, by *anchor, seenMonoNS int64, h *HarvestStats) spanring.Reason {
+func (r *Recorder) place(s *spanring.Span, p *pool, start Event, v *spanring.Slot, t *Times, by *anchor, seenMonoNS int64, h *HarvestStats) spanring.Reason {
 	*s = spanring.Span{
 		Kind: v.Kind, Armed: v.Armed, SharedStart: v.SharedStart, Gap: v.Gap,
 		Context: v.Context, Lane: v.Lane, Stream: v.Stream, Step: v.Step,
@@ -153,7 +159,7 @@ func (r *Recorder) place(s *spanring.Span, p *pool, i uint32, v *spanring.Slot, 
 	if v.Kind == spanring.KindLane {
 		b.closedMonoNS = v.ClosedMonoNS // read before the end was recorded
 	}
-	gpuNS, errNS, a, ok := r.locate(p.startEvent(i), t, by, h)
+	gpuNS, errNS, a, ok := r.locate(start, t, by, h)
 	if !ok {
 		// No anchor to be had at all: the span's own bounds place it.
 		latest := seenMonoNS - durNS

@@ -117,6 +117,9 @@ type Recorder struct {
 	streamNum uint16
 	loggedID  bool
 
+	graphMu sync.Mutex // taken after mu
+	graphs  []*GraphLanes
+
 	snapMu sync.Mutex
 	snap   ClockState
 }

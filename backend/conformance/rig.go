@@ -279,8 +279,12 @@ func newHub(t *testing.T, level string) *lanetrace.Hub {
 
 func (s *suite) telemetry(t *testing.T, level string) *telemetry {
 	t.Helper()
-	hub := newHub(t, level)
-	r := s.rig(t, hub)
+	return s.telemetryOn(t, newHub(t, level), s.open)
+}
+
+func (s *suite) telemetryOn(t *testing.T, hub *lanetrace.Hub, open Open) *telemetry {
+	t.Helper()
+	r := s.rigOn(t, open(t, hub))
 	rd, err := spanring.NewHeapReader(hub.Ring(), spanring.ReaderOptions{})
 	r.ok(err)
 	t.Cleanup(func() { _ = rd.Close() })

@@ -30,6 +30,8 @@ type Caps struct {
 	OpenGlobal func(t *testing.T) backend.GPU
 	// OpenMemory opens the GPU with a configuration of its memory, and a log.
 	OpenMemory func(t *testing.T, hub *lanetrace.Hub, c backend.MemoryConfig, log *slog.Logger) backend.GPU
+	// OpenGraphLanes opens the GPU with lanes inside captured graphs.
+	OpenGraphLanes Open
 	// Calls counts the calls of each function of the driver's so far. Nil: nobody
 	// can.
 	Calls func() map[string]uint64
@@ -53,6 +55,7 @@ func Run(t *testing.T, open Open, caps Caps) {
 		{"costs", costTests},
 		{"stream", streamTests},
 		{"graph", graphTests},
+		{"lanes inside graphs", graphLaneTests},
 		{"driver", driverTests},
 		{"telemetry", telemetryTests},
 		{"close", closeTests},

@@ -34,6 +34,7 @@ package cuda
 #cgo nocallback lt_launch_timed
 #cgo noescape lt_alloc
 #cgo nocallback lt_alloc
+#cgo nocallback lt_tel_record_external
 #cgo nocallback lt_copy_htod_kept
 #cgo nocallback lt_copy_dtoh_kept
 #cgo nocallback lt_copy_dtod_2d
@@ -536,6 +537,10 @@ func (c primary) telRecord(e cudaevents.Event, s cudaevents.Stream) cudaevents.R
 	var r C.lt_recorded
 	C.lt_tel_record(c.p, C.lt_handle(e), C.lt_handle(s), &r)
 	return cudaevents.Recorded{Capturing: r.capturing != 0, Result: cudaevents.Result(r.result), Calls: int(r.calls)}
+}
+
+func (c primary) telRecordExternal(e cudaevents.Event, s cudaevents.Stream) cudaevents.Result {
+	return cudaevents.Result(C.lt_tel_record_external(c.p, C.lt_handle(e), C.lt_handle(s)))
 }
 
 // telElapsed reads pairs into out, which must not be shorter.

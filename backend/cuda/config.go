@@ -49,6 +49,10 @@ type Config struct {
 	Ordinal int
 	// Capture is the mode of captures. Default CaptureRelaxed.
 	Capture CaptureMode
+	// GraphLanes puts lanes that are begun on a stream which is being captured into
+	// the graph, as nodes of it, so that each replay times them. Default: such a lane
+	// is not timed, and a graph has the nodes that it has without telemetry.
+	GraphLanes bool
 	// StagingBytes is the size of the page-locked memory that CopyHtoDAsync copies
 	// through, made when it is first needed. Default 8 MiB, at least 64 KiB.
 	StagingBytes int

@@ -102,6 +102,12 @@ func openMemory(lib string) func(*testing.T, *lanetrace.Hub, backend.MemoryConfi
 	}
 }
 
+func openGraphLanes(lib string) conformance.Open {
+	return func(t *testing.T, hub *lanetrace.Hub) backend.GPU {
+		return openTest(t, Config{Library: lib, Hub: hub, GraphLanes: true})
+	}
+}
+
 // called are the functions of the driver that the binding calls.
 var called = []string{
 	"cuCtxGetCurrent", "cuCtxPushCurrent_v2", "cuCtxPopCurrent_v2", "cuThreadExchangeStreamCaptureMode",
@@ -121,7 +127,7 @@ func TestConformanceStandIn(t *testing.T) {
 			OpenGlobal: func(t *testing.T) backend.GPU {
 				return openTest(t, Config{Library: lib, Capture: CaptureGlobal})
 			},
-			OpenMemory: openMemory(lib),
+			OpenMemory: openMemory(lib), OpenGraphLanes: openGraphLanes(lib),
 			Calls: func() map[string]uint64 {
 				m := map[string]uint64{"all": ctl.TotalCalls()}
 				for _, f := range called {
@@ -177,7 +183,7 @@ func TestConformanceGPU(t *testing.T) {
 		OpenGlobal: func(t *testing.T) backend.GPU {
 			return openTest(t, Config{Library: lib, Capture: CaptureGlobal})
 		},
-		OpenMemory: openMemory(lib),
+		OpenMemory: openMemory(lib), OpenGraphLanes: openGraphLanes(lib),
 		// A launch call takes a real driver's host long enough.
 		LaunchBusy: func(*testing.T, backend.GPU, int) {},
 	})

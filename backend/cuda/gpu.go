@@ -322,7 +322,7 @@ func (g *GPU) Close() error {
 		g.life.Unlock()
 		for s := range maps.Clone(g.captures) {
 			g.ctx.captureAbort(s)
-			g.freeHeld(g.dropCapture(s).held)
+			g.giveUp(g.dropCapture(s))
 		}
 	}
 	idle := alone && g.drain(ctx)
@@ -380,6 +380,7 @@ func (g *GPU) freeAll() (errs []error) {
 	}
 	for id, gr := range g.graphs {
 		check(g.ctx.graphDestroy(gr.exec), "destroy graph %d", id)
+		_ = gr.lanes.Close()
 		for _, b := range gr.held {
 			check(g.ctx.hostFree(b), "free a graph's host memory")
 		}

@@ -8,12 +8,14 @@ import (
 	"slices"
 
 	"github.com/lanetrace/lanetrace/backend"
+	"github.com/lanetrace/lanetrace/cudaevents"
 	"github.com/lanetrace/lanetrace/spanring"
 )
 
 // capture is a capture begun here.
 type capture struct {
-	held [][]byte // host memory that the graph copies from
+	held  [][]byte // host memory that the graph copies from
+	lanes *cudaevents.GraphLanes
 }
 
 // graph is an instantiated graph.
@@ -21,7 +23,9 @@ type graph struct {
 	exec uintptr
 	name spanring.NameID
 	held [][]byte
-	// used is where it was launched, if it holds host memory.
+	// lanes are those inside it, nil for none.
+	lanes *cudaevents.GraphLanes
+	// used is where it was launched, if it holds host memory or events.
 	used map[backend.Stream]struct{}
 }
 
@@ -30,6 +34,7 @@ func (g *GPU) dropCapture(s backend.Stream) *capture {
 	c := g.captures[s]
 	delete(g.captures, s)
 	g.active.Add(-1)
+	g.dev.GraphCaptured(s)
 	return c
 }
 
@@ -52,14 +57,20 @@ func (g *GPU) BeginCapture(s backend.Stream) error {
 		if _, ok := g.captures[s]; ok {
 			return ErrIllegalState
 		}
+		c := &capture{}
+		if g.cfg.GraphLanes {
+			c.lanes = g.dev.GraphCapture(s)
+		}
 		// Counted before it begins, so that telemetry never sees none where one is.
 		g.active.Add(1)
 		r := g.ctx.captureBegin(s, g.cfg.Capture)
 		if r != Success {
 			g.active.Add(-1)
+			g.dev.GraphCaptured(s)
+			_ = c.lanes.Close()
 			return r
 		}
-		g.captures[s] = &capture{}
+		g.captures[s] = c
 		return Success
 	}); r != Success {
 		return g.fail(r, "begin capture of stream %#x", s)
@@ -82,13 +93,17 @@ func (g *GPU) EndCapture(s backend.Stream) (id backend.Graph, err error) {
 		step = at
 		c := g.dropCapture(s) // whatever came of it, it is over
 		if r != Success {
-			g.freeHeld(c.held)
+			g.giveUp(c)
 			return r
 		}
 		g.lastGraph++
 		id = g.lastGraph
-		gr := &graph{exec: exec, held: c.held, name: g.dev.GraphName(uint64(id), uint32(min(nodes, math.MaxUint32)), "")}
-		if len(gr.held) > 0 {
+		gr := &graph{exec: exec, held: c.held, lanes: c.lanes, name: g.dev.GraphName(uint64(id), uint32(min(nodes, math.MaxUint32)), "")}
+		if gr.lanes != nil && gr.lanes.Len() == 0 {
+			_ = gr.lanes.Close()
+			gr.lanes = nil
+		}
+		if len(gr.held) > 0 || gr.lanes != nil {
 			gr.used = make(map[backend.Stream]struct{})
 		}
 		g.graphs[id] = gr
@@ -97,6 +112,12 @@ func (g *GPU) EndCapture(s backend.Stream) (id backend.Graph, err error) {
 		return 0, g.fail(r, "capture stream %#x: %s", s, step)
 	}
 	return id, nil
+}
+
+// giveUp frees what a capture that is over held.
+func (g *GPU) giveUp(c *capture) {
+	g.freeHeld(c.held)
+	_ = c.lanes.Close()
 }
 
 func (g *GPU) freeHeld(held [][]byte) {
@@ -117,7 +138,7 @@ func (g *GPU) AbortCapture(s backend.Stream) {
 	defer g.mu.Unlock()
 	if _, ok := g.captures[s]; ok && g.hasStream(s) {
 		g.ctx.captureAbort(s)
-		g.freeHeld(g.dropCapture(s).held)
+		g.giveUp(g.dropCapture(s))
 	}
 }
 
@@ -137,7 +158,16 @@ func (g *GPU) LaunchGraph(id backend.Graph, s backend.Stream) error {
 	r := ErrInvalidHandle
 	if gr != nil && g.hasStream(s) {
 		d := graphDesc(gr.exec, s)
-		r = g.launch(spanring.KindGraph, gr.name, s, &d, &arguments{})
+		launch := func() bool {
+			r = g.launch(spanring.KindGraph, gr.name, s, &d, &arguments{})
+			return r == Success
+		}
+		// Inside another capture it is a part of that graph, and no replay.
+		if gr.lanes == nil || g.ctx.streamCapturing(s) {
+			launch()
+		} else {
+			g.dev.GraphReplay(gr.lanes, s, launch)
+		}
 	}
 	if r != Success {
 		return g.fail(r, "launch graph %d on stream %#x", id, s)
@@ -146,7 +176,7 @@ func (g *GPU) LaunchGraph(id backend.Graph, s backend.Stream) error {
 }
 
 // DestroyGraph destroys a graph. Replays in flight still happen; if the graph
-// copies from host memory it waits for them.
+// copies from host memory or has lanes inside it waits for them.
 func (g *GPU) DestroyGraph(id backend.Graph) error {
 	if r := g.call(func() Result {
 		g.mu.Lock()
@@ -167,6 +197,7 @@ func (g *GPU) DestroyGraph(id backend.Graph) error {
 		}
 		r := g.ctx.graphDestroy(gr.exec)
 		g.freeHeld(gr.held)
+		_ = gr.lanes.Close()
 		return r
 	}); r != Success {
 		return g.fail(r, "destroy graph %d", id)

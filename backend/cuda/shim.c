@@ -24,6 +24,7 @@ enum {
   MODE_RELAXED = 2,
   STREAM_NON_BLOCKING = 1,
   MEM_ATTACH_GLOBAL = 1,
+  RECORD_EXTERNAL = 1,
   EVENT_TIMING = 0,
   EVENT_NO_TIMING = 2,
   ATTR_SMS = 16,
@@ -119,6 +120,7 @@ enum { MEMORY_DEVICE = 2 };
   X(cuMemcpy2DAsync_v2, (const memcpy2d *, lt_handle))         \
   X(cuMemHostGetDevicePointer_v2, (lt_devptr *, void *, unsigned)) \
   X(cuModuleGetGlobal_v2, (lt_devptr *, size_t *, lt_handle, const char *)) \
+  X(cuEventRecordWithFlags, (lt_handle, lt_handle, unsigned))  \
   X(cuCtxSetCurrent, (void *))                                 \
   X(cuFuncGetParamInfo, (lt_handle, size_t, size_t *, size_t *))
 
@@ -785,6 +787,12 @@ lt_result lt_tel_stream_id(lt_ctx *c, lt_handle s, uint64_t *id) {
   unbind(c, &b);
   *id = v;
   return r;
+}
+
+lt_result lt_tel_record_external(lt_ctx *c, lt_handle e, lt_handle s) {
+  if (c->lib->cuEventRecordWithFlags == NULL)
+    return ERR_NOT_SUPPORTED;
+  BOUND(c, cuEventRecordWithFlags(e, s, RECORD_EXTERNAL));
 }
 
 void lt_tel_record(lt_ctx *c, lt_handle e, lt_handle s, lt_recorded *out) {

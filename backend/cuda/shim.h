@@ -218,6 +218,8 @@ typedef struct lt_recorded {
   lt_result result;
   int32_t calls;
 } lt_recorded;
+// lt_tel_record_external records an event in the capture of s.
+lt_result lt_tel_record_external(lt_ctx *c, lt_handle e, lt_handle s);
 void lt_tel_record(lt_ctx *c, lt_handle e, lt_handle s, lt_recorded *out);
 
 typedef struct lt_elapsed_result {

@@ -87,7 +87,7 @@ func (g *GPU) DestroyStream(s backend.Stream) error {
 		}
 		if _, ok := g.captures[s]; ok {
 			g.ctx.captureAbort(s)
-			g.freeHeld(g.dropCapture(s).held)
+			g.giveUp(g.dropCapture(s))
 		}
 		g.leave(s)
 		// From here on launches are refused, before the handle goes.

@@ -97,6 +97,17 @@ func (d driver) Record(e cudaevents.Event, s cudaevents.Stream) cudaevents.Recor
 	return d.g.ctx.telRecord(e, s)
 }
 
+// RecordExternal records an event of a graph's lane.
+func (d driver) RecordExternal(e cudaevents.Event, s cudaevents.Stream) cudaevents.Result {
+	if d.g.released.Load() {
+		return gone
+	}
+	if !d.knows(s) {
+		return unknownStream
+	}
+	return d.g.ctx.telRecordExternal(e, s)
+}
+
 func (d driver) Elapsed(anchor cudaevents.Event, pairs []cudaevents.Pair, out []cudaevents.Times) (n int, r cudaevents.Result, calls int) {
 	if d.g.released.Load() {
 		return 0, gone, 0

@@ -58,6 +58,11 @@ type Config struct {
 	// is allocated. Default 16 GiB.
 	TotalMemory int64
 
+	// GraphLanes puts lanes that are begun on a stream which is being captured into
+	// the graph, as nodes of it, so that each replay times them. Default: such a lane
+	// is not timed, and a graph has the nodes that it has without telemetry.
+	GraphLanes bool
+
 	// HostAvailable makes the GPU an integrated one: the host's available memory, in
 	// bytes, which is FreeMemory where it is more than the device's own. Default 0: it
 	// is not integrated.

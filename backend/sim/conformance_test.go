@@ -37,6 +37,11 @@ func TestConformance(t *testing.T) {
 		t.Run(v.name, func(t *testing.T) {
 			conformance.Run(t, func(t *testing.T, hub *lanetrace.Hub) backend.GPU { return open(t, hub, v.cfg) }, conformance.Caps{
 				MinCyclesPerUS: 1980, MaxCyclesPerUS: 1980, ExactTimes: true, Driverless: true,
+				OpenGraphLanes: func(t *testing.T, hub *lanetrace.Hub) backend.GPU {
+					c := v.cfg
+					c.GraphLanes = true
+					return open(t, hub, c)
+				},
 				OpenMemory: func(t *testing.T, hub *lanetrace.Hub, m backend.MemoryConfig, log *slog.Logger) backend.GPU {
 					c := v.cfg
 					c.Memory, c.Logger = m, log

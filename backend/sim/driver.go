@@ -86,6 +86,27 @@ func (d driver) StreamID(h cudaevents.Stream) (uint64, error) {
 	return s.id, nil
 }
 
+// RecordExternal records an event of a graph's lane in the capture of h.
+func (d driver) RecordExternal(ev cudaevents.Event, h cudaevents.Stream) cudaevents.Result {
+	d.g.mu.Lock()
+	defer d.g.mu.Unlock()
+	if err := d.g.fault("RecordExternal"); err != nil {
+		return result(err)
+	}
+	s, err := d.g.stream(h)
+	if err != nil {
+		return result(err)
+	}
+	e, err := d.g.event(ev)
+	if err != nil {
+		return result(err)
+	}
+	if s.cap == nil {
+		return result(errInvalidValue)
+	}
+	return result(s.cap.add(s, &node{event: e, durNS: int64(d.g.cfg.RecordCost)}))
+}
+
 func (d driver) Record(e cudaevents.Event, h cudaevents.Stream) cudaevents.Recorded {
 	r := cudaevents.Recorded{Calls: 1}
 	err := d.enter("StreamIsCapturing")

@@ -14,6 +14,7 @@ type event struct {
 	recorded bool
 	op       *op   // the record, nil before the first and when it is known complete
 	stamp    int64 // then: the GPU's clock at the record
+	before   int64 // of a graph's event: by so much its record comes before op's end
 
 	cap     *capture // recorded in this capture, at these nodes
 	capLast []*node
@@ -57,7 +58,7 @@ func (e *event) set(g *GPU, o *op) {
 	if e.op != nil {
 		g.unref(e.op)
 	}
-	e.op, e.recorded, e.cap, e.capLast = o, o != nil, nil, nil
+	e.op, e.recorded, e.before, e.cap, e.capLast = o, o != nil, 0, nil, nil
 }
 
 // record records e on s, or in its capture.
@@ -96,6 +97,9 @@ func (g *GPU) eventDone(e *event) (bool, error) {
 		return false, nil
 	}
 	e.stamp = e.op.stamp
+	if e.before > 0 {
+		e.stamp = g.stamp(e.op.endNS - e.before)
+	}
 	g.unref(e.op)
 	e.op = nil
 	return true, nil

@@ -15,7 +15,7 @@ var faultable = []string{
 	"CopyHtoD", "CopyHtoDAsync", "CopyHtoDAsyncRetained", "CreateEvent", "CreateEvents", "CreateStream", "DestroyEvent",
 	"DestroyEvents", "DestroyGraph", "DestroyStream", "Elapsed", "EndCapture", "EventQuery",
 	"EventSynchronize", "Free", "FreeArena", "FreeHostPinned", "Kernel", "Launch", "LaunchGraph", "LoadModule", "Memset",
-	"MemsetAsync", "Pending", "Record", "RecordEvent", "Since", "Spin", "StreamID",
+	"MemsetAsync", "Pending", "Record", "RecordEvent", "RecordExternal", "Since", "Spin", "StreamID",
 	"StreamIsCapturing", "StreamWaitEvent", "Synchronize",
 }
 

@@ -58,6 +58,7 @@ type GPU struct {
 	graphs    map[backend.Graph]*graph
 	lastGraph backend.Graph
 	captures  int
+	leftLanes []*cudaevents.GraphLanes // of graphs that are gone
 
 	freeOps *op
 	faults  map[string]fault
@@ -260,6 +261,12 @@ func (g *GPU) Close() error {
 	_, swept := g.sweep()
 	g.freeArenas()
 	err := errors.Join(scratch, swept, g.dev.Detach(ctx))
+	g.mu.Lock()
+	for _, gr := range g.graphs {
+		g.leave(gr.lanes)
+	}
+	g.mu.Unlock()
+	g.closeLanes()
 	g.shutdown()
 	if err != nil {
 		return fmt.Errorf("sim: close: %w", err)

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/lanetrace/lanetrace/backend"
+	"github.com/lanetrace/lanetrace/cudaevents"
 	"github.com/lanetrace/lanetrace/spanring"
 )
 
@@ -15,6 +16,7 @@ type capture struct {
 	streams []*stream
 	nodes   []*node // in the order they were captured, which respects deps
 	invalid bool
+	lanes   *cudaevents.GraphLanes
 }
 
 // node is a kernel, copy, memset or graph launch of a graph.
@@ -23,6 +25,7 @@ type node struct {
 	call  *Call
 	body  func()
 	graph *graph
+	event *event // recorded anew by each replay
 	durNS int64
 	deps  []*node
 	mark  bool
@@ -34,6 +37,17 @@ type graph struct {
 	nodes []*node
 	durNS int64
 	name  spanring.NameID
+	lanes *cudaevents.GraphLanes // inside it, nil for none
+}
+
+// stampEvents makes o, a replay, the last record of the graph's events.
+func (gr *graph) stampEvents(g *GPU, o *op) {
+	for _, n := range gr.nodes {
+		if n.event != nil {
+			n.event.set(g, o)
+			n.event.before = gr.durNS - n.endNS
+		}
+	}
 }
 
 // run does what the graph's nodes do.
@@ -46,6 +60,7 @@ func (gr *graph) run() error {
 			}
 		case n.body != nil:
 			n.body()
+		case n.event != nil:
 		case n.fn.Run != nil:
 			// Replays may overlap, and a call keeps its fault.
 			c := *n.call
@@ -102,6 +117,10 @@ func (g *GPU) endCapture(c *capture) {
 	for _, s := range c.streams {
 		s.cap, s.capLast = nil, nil
 	}
+	if c.lanes != nil {
+		g.dev.GraphCaptured(c.origin.handle)
+		g.leave(c.lanes)
+	}
 	c.origin = nil
 	g.captures--
 }
@@ -115,24 +134,40 @@ func (g *GPU) StreamIsCapturing(h backend.Stream) bool {
 
 // BeginCapture begins to capture a stream. Any goroutine may go on with it.
 func (g *GPU) BeginCapture(h backend.Stream) error {
+	var lanes *cudaevents.GraphLanes
+	if g.cfg.GraphLanes && !g.StreamIsCapturing(h) {
+		lanes = g.dev.GraphCapture(h)
+	}
+	err := g.beginCapture(h, lanes)
+	if err != nil {
+		if lanes != nil {
+			g.dev.GraphCaptured(h)
+			_ = lanes.Close()
+		}
+		return fmt.Errorf("sim: begin capture of stream %#x: %w", h, err)
+	}
+	return nil
+}
+
+func (g *GPU) beginCapture(h backend.Stream, lanes *cudaevents.GraphLanes) error {
 	s, err := g.enterStream("BeginCapture", h)
 	defer g.mu.Unlock()
 	switch {
 	case err != nil:
+		return err
 	case h == 0:
-		err = errCapture
+		return errCapture
 	case s.cap != nil:
-		err = errIllegalState
-	default:
-		s.cap, s.capLast = &capture{origin: s, streams: []*stream{s}}, nil
-		g.captures++
-		return nil
+		return errIllegalState
 	}
-	return fmt.Errorf("sim: begin capture of stream %#x: %w", h, err)
+	s.cap, s.capLast = &capture{origin: s, streams: []*stream{s}, lanes: lanes}, nil
+	g.captures++
+	return nil
 }
 
 // EndCapture ends a capture and makes a graph of it.
 func (g *GPU) EndCapture(h backend.Stream) (backend.Graph, error) {
+	defer g.closeLanes()
 	s, err := g.enterStream("EndCapture", h)
 	defer g.mu.Unlock()
 	var gr *graph
@@ -146,6 +181,25 @@ func (g *GPU) EndCapture(h backend.Stream) (backend.Graph, error) {
 	gr.name = g.dev.GraphName(uint64(g.lastGraph), uint32(len(gr.nodes)), "")
 	g.graphs[g.lastGraph] = gr
 	return g.lastGraph, nil
+}
+
+// closeLanes destroys the events of lanes in graphs that are gone. The caller does
+// not hold the lock.
+func (g *GPU) closeLanes() {
+	g.mu.Lock()
+	left := g.leftLanes
+	g.leftLanes = nil
+	g.mu.Unlock()
+	for _, l := range left {
+		_ = l.Close()
+	}
+}
+
+// leave keeps lanes for closeLanes. The caller holds the lock.
+func (g *GPU) leave(l *cudaevents.GraphLanes) {
+	if l != nil {
+		g.leftLanes = append(g.leftLanes, l)
+	}
 }
 
 // graphOf ends the capture of s.
@@ -165,9 +219,15 @@ func (g *GPU) graphOf(s *stream) (*graph, error) {
 		n.mark = true
 	}
 	gr := &graph{nodes: c.nodes}
+	if c.lanes != nil && c.lanes.Len() > 0 {
+		// endCapture was the last to know them; now the graph does.
+		gr.lanes = c.lanes
+		g.leftLanes = slices.DeleteFunc(g.leftLanes, func(l *cudaevents.GraphLanes) bool { return l == c.lanes })
+	}
 	for i := len(c.nodes) - 1; i >= 0; i-- {
 		n := c.nodes[i]
 		if !n.mark {
+			g.leave(gr.lanes)
 			return nil, errUnjoined
 		}
 		for _, d := range n.deps {
@@ -187,6 +247,7 @@ func (g *GPU) graphOf(s *stream) (*graph, error) {
 
 // AbortCapture ends a capture, if there is one, and discards it.
 func (g *GPU) AbortCapture(h backend.Stream) {
+	defer g.closeLanes()
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if s := g.byHandle[h]; s != nil && s.cap != nil && s.cap.origin == s {
@@ -197,6 +258,7 @@ func (g *GPU) AbortCapture(h backend.Stream) {
 
 // DestroyGraph destroys a graph; replays in flight still happen.
 func (g *GPU) DestroyGraph(h backend.Graph) error {
+	defer g.closeLanes()
 	err := g.enter("DestroyGraph")
 	defer g.mu.Unlock()
 	if err == nil && g.graphs[h] == nil {
@@ -205,6 +267,7 @@ func (g *GPU) DestroyGraph(h backend.Graph) error {
 	if err != nil {
 		return fmt.Errorf("sim: destroy graph %d: %w", h, err)
 	}
+	g.leave(g.graphs[h].lanes)
 	delete(g.graphs, h)
 	return nil
 }

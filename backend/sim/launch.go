@@ -73,11 +73,23 @@ func (g *GPU) Launch(h backend.Kernel, l *backend.Launch) error {
 func (g *GPU) LaunchGraph(h backend.Graph, s backend.Stream) error {
 	g.mu.Lock()
 	gr := g.graphs[h]
+	capturing := g.byHandle[s] != nil && g.byHandle[s].cap != nil
 	g.mu.Unlock()
 	if gr == nil {
 		return fmt.Errorf("sim: launch graph %d: %w", h, errInvalidHandle)
 	}
-	if err := g.launch(launchable{kind: spanring.KindGraph, name: gr.name, graph: gr}, s); err != nil {
+	var err error
+	launch := func() bool {
+		err = g.launch(launchable{kind: spanring.KindGraph, name: gr.name, graph: gr}, s)
+		return err == nil
+	}
+	// Inside another capture it is a part of that graph, and no replay.
+	if gr.lanes == nil || capturing {
+		launch()
+	} else {
+		g.dev.GraphReplay(gr.lanes, s, launch)
+	}
+	if err != nil {
 		return fmt.Errorf("sim: launch graph %d on stream %#x: %w", h, s, err)
 	}
 	return nil
@@ -169,6 +181,7 @@ func (g *GPU) put(s *stream, x *launchable) error {
 		o := g.newOp(opGraph)
 		o.graph, o.durNS = x.graph, x.graph.durNS
 		g.enqueue(s, o)
+		x.graph.stampEvents(g, o)
 		return nil
 	}
 	o := g.newOp(opKernel)

@@ -61,6 +61,7 @@ func (g *GPU) CreateStream() (backend.Stream, error) {
 // DestroyStream gives a stream's handle back; what is queued still happens. A
 // capture that the stream is part of is lost.
 func (g *GPU) DestroyStream(h backend.Stream) error {
+	defer g.closeLanes()
 	s, err := g.enterStream("DestroyStream", h)
 	if err == nil && (h == 0 || h == g.host) {
 		err = errInvalidHandle
