@@ -58,7 +58,8 @@ type Ledger struct {
 	free       []int32 // unused entries
 	sites      []site
 	siteByText map[string]int32
-	arenas     int // entries that are arenas
+	arenas     int  // entries that are arenas
+	sweeping   bool // what is taken now was never freed
 
 	// Slack: how many live small allocations each chunk holds, by chunk number + 1.
 	chunks     addrMap

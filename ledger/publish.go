@@ -189,7 +189,7 @@ func (l *Ledger) publishFree(e *entry) {
 		l.unlist(e)
 		return
 	}
-	ev := spanring.MemEvent{Kind: spanring.KindFree, Alloc: l.record(e)}
+	ev := spanring.MemEvent{Kind: spanring.KindFree, Alloc: l.record(e), Swept: l.sweeping}
 	ev.Alloc.MonoNS = spanring.MonoNS()
 	l.table.Lock()
 	l.unlist(e)

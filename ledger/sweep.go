@@ -38,6 +38,8 @@ func (l *Ledger) drain(want func(e *entry) bool) (left Leftover, taken []Taken) 
 	defer l.bands.RUnlock()
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.sweeping = true // the log says of these that nobody freed them
+	defer func() { l.sweeping = false }()
 	left.Allocations = l.live(want)
 	sites := make(map[string]int)
 	for _, a := range left.Allocations {

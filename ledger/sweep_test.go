@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/lanetrace/lanetrace/spanring"
 )
 
 func TestSweep(t *testing.T) {
@@ -97,5 +99,43 @@ func TestSweepRefused(t *testing.T) {
 	tt, _ := l.Totals()
 	if tt.LiveCount != 2 || tt.FreesFailed != 2 || tt.Frees != 4 {
 		t.Errorf("%+v", tt)
+	}
+}
+
+// TestSweptInTheLog: the log tells what was swept from what was freed.
+func TestSweptInTheLog(t *testing.T) {
+	ring, err := spanring.NewHeap(spanring.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, log := newLog()
+	l := newLedger(t, Options{Logger: log})
+	l.Attach(ring, 0, true)
+	alloc(l, 1<<12, 10)
+	alloc(l, 2<<12, 20)
+	l.Take(1 << 12).Done(nil)
+	if n, err := l.Sweep(func(uint64) error { return nil }); n != 1 || err != nil {
+		t.Fatal(n, err)
+	}
+	alloc(l, 3<<12, 30)
+	l.Take(3 << 12).Done(nil)
+
+	r, err := spanring.NewHeapReader(ring, spanring.ReaderOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	dst := make([]spanring.Entry, 16)
+	n, err := r.Poll(dst, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[uint64]bool{}
+	for i := range dst[:n] {
+		if e, err := dst[i].Words.MemEvent(); err == nil && e.Kind == spanring.KindFree {
+			got[e.Alloc.Addr] = e.Swept
+		}
+	}
+	if d := cmp.Diff(map[uint64]bool{1 << 12: false, 2 << 12: true, 3 << 12: false}, got); d != "" {
+		t.Errorf("swept by address (-want +got):\n%s", d)
 	}
 }

@@ -87,6 +87,7 @@ func TestAllocEntriesRoundTrip(t *testing.T) {
 	for _, e := range []MemEvent{
 		{Kind: KindAlloc, Alloc: fullAlloc, LiveBytes: math.MaxUint64},
 		{Kind: KindFree, Alloc: Alloc{Addr: 1, Bytes: 1, Kind: AllocDevice}},
+		{Kind: KindFree, Alloc: fullAlloc, Swept: true},
 	} {
 		w := e.Words()
 		got, err := w.MemEvent()
@@ -104,6 +105,20 @@ func TestAllocEntriesRoundTrip(t *testing.T) {
 		if d := cmp.Diff(v, got); d != "" || err != nil {
 			t.Errorf("%v %s", err, d)
 		}
+	}
+}
+
+// TestSweptIsOfFrees: an allocation cannot be swept, and there is no other mark.
+func TestSweptIsOfFrees(t *testing.T) {
+	w := (&MemEvent{Kind: KindAlloc, Alloc: fullAlloc}).Words()
+	w[0] |= 1 << 16
+	if _, err := w.MemEvent(); !errors.Is(err, ErrEntry) {
+		t.Errorf("an allocation marked as swept: %v", err)
+	}
+	w = (&MemEvent{Kind: KindFree, Alloc: fullAlloc}).Words()
+	w[0] |= 2 << 16
+	if _, err := w.MemEvent(); !errors.Is(err, ErrEntry) {
+		t.Errorf("a free with mark 2: %v", err)
 	}
 }
 

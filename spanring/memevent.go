@@ -9,13 +9,22 @@ type MemEvent struct {
 	Alloc Alloc
 	// LiveBytes is what was live in its context's ledger afterwards.
 	LiveBytes uint64
+	// Swept: the engine never freed it; the sweep at the end did.
+	Swept bool
 }
+
+// memSwept, in the place of a reason, marks a free by a sweep.
+const memSwept = 1
 
 // Words encodes e.
 func (e *MemEvent) Words() Words {
 	a := &e.Alloc
+	var how uint8
+	if e.Swept {
+		how = memSwept
+	}
 	return Words{
-		head(e.Kind, uint8(a.Kind), 0, a.Context, 0, 0),
+		head(e.Kind, uint8(a.Kind), how, a.Context, 0, 0),
 		a.Addr, min(a.Bytes, MaxAllocBytes), uint64(a.GuardBytes) | uint64(a.Site)<<32, a.Index, uint64(a.MonoNS), e.LiveBytes,
 	}
 }
@@ -28,10 +37,13 @@ func (w *Words) MemEvent() (MemEvent, error) {
 			Addr: w[1], Bytes: w[2], GuardBytes: uint32(w[3]), Site: NameID(w[3] >> 32), Index: w[4], MonoNS: int64(w[5]),
 			Kind: AllocKind(w.flags()), Context: w.context(),
 		},
-		LiveBytes: w[6],
+		LiveBytes: w[6], Swept: w.reason() == memSwept,
 	}
 	if e.Kind != KindAlloc && e.Kind != KindFree {
 		return e, fmt.Errorf("%w: %v is neither allocation nor free", ErrEntry, e.Kind)
+	}
+	if how := w.reason(); how > memSwept || how != 0 && e.Kind != KindFree {
+		return e, fmt.Errorf("%w: %v with mark %d", ErrEntry, e.Kind, how)
 	}
 	return e, e.Alloc.Check()
 }
