@@ -190,7 +190,9 @@ func (l *Ledger) publishFree(e *entry) {
 		return
 	}
 	ev := spanring.MemEvent{Kind: spanring.KindFree, Alloc: l.record(e), Swept: l.sweeping}
-	ev.Alloc.MonoNS = spanring.MonoNS()
+	if !l.sweeping {
+		ev.Alloc.MonoNS = spanring.MonoNS()
+	}
 	l.table.Lock()
 	l.unlist(e)
 	l.syncTotals()

@@ -5,7 +5,8 @@ import "fmt"
 // MemEvent is an allocation made or freed, as the log has it.
 type MemEvent struct {
 	Kind Kind // KindAlloc or KindFree
-	// Alloc is the allocation. Of a free, MonoNS is when it was freed.
+	// Alloc is the allocation. Of a free, MonoNS is when it was freed; of one by
+	// the sweep, still when it was made.
 	Alloc Alloc
 	// LiveBytes is what was live in its context's ledger afterwards.
 	LiveBytes uint64

@@ -27,9 +27,27 @@ type survivor struct {
 	bytes  int64
 }
 
-// memEvent remembers when a site last freed something.
+// maxSwept bounds how many swept allocations are remembered one by one.
+const maxSwept = 1 << 17
+
+// memEvent remembers when a site last freed something, and what nobody freed: the
+// engine's end swept that, and it counts as live at the end.
 func (r *Run) memEvent(en *collector.Engine, e *spanring.MemEvent) {
 	r.memoryNS = max(r.memoryNS, e.Alloc.MonoNS)
+	if e.Kind == spanring.KindFree && e.Swept {
+		if r.sweptCount++; r.sweptCount > maxSwept {
+			return
+		}
+		site := "unknown"
+		if n, ok := en.Source().Name(e.Alloc.Site); ok && n.Text != "" {
+			site = n.Text
+		}
+		if r.swept == nil {
+			r.swept = make(map[string][]survivor)
+		}
+		r.swept[site] = append(r.swept[site], survivor{e.Alloc.MonoNS, int64(e.Alloc.Bytes)})
+		return
+	}
 	if e.Kind != spanring.KindFree || len(r.fell) >= maxNames {
 		return
 	}
@@ -67,6 +85,9 @@ func (r *Run) Ended(e *collector.Engine) {
 		if r.oldestNS == 0 || a.MonoNS < r.oldestNS {
 			r.oldestNS = a.MonoNS
 		}
+	}
+	for site, s := range r.swept {
+		r.survivors[site] = append(r.survivors[site], s...)
 	}
 	for id, ns := range r.fell {
 		t := text(id)
@@ -109,4 +130,22 @@ func (r *Run) leaks(e *collector.Engine) []ledger.Suspect {
 		return cmp.Or(cmp.Compare(b.BytesPerSecond, a.BytesPerSecond), strings.Compare(a.Site, b.Site))
 	})
 	return out
+}
+
+// sweptSites are the call sites whose allocations the engine's end swept, largest
+// first.
+func (r *Run) sweptSites() (sites []ledger.SiteTotal, all ledger.SiteTotal) {
+	for site, made := range r.swept {
+		t := ledger.SiteTotal{Site: site, Count: int64(len(made))}
+		for _, s := range made {
+			t.Bytes += s.bytes
+		}
+		all.Bytes += t.Bytes
+		all.Count += t.Count
+		sites = append(sites, t)
+	}
+	slices.SortFunc(sites, func(a, b ledger.SiteTotal) int {
+		return cmp.Or(cmp.Compare(b.Bytes, a.Bytes), strings.Compare(a.Site, b.Site))
+	})
+	return sites, all
 }

@@ -43,6 +43,12 @@ func (r *Run) MemoryText(e *collector.Engine, minMiB int) string {
 			}
 		}
 	}
+	if sites, all := r.sweptSites(); len(sites) > 0 {
+		fmt.Fprintf(&b, "\nnever freed, swept at the end: %s in %s\n", mibs(uint64(all.Bytes)), plural(all.Count, "allocation"))
+		for _, s := range sites[:min(len(sites), r.o.Top)] {
+			b.WriteString(clip("  "+sweptText(&s), r.o.Width) + "\n")
+		}
+	}
 	if leaks := r.leaks(e); len(leaks) > 0 {
 		b.WriteString("\nsuspected leaks: call sites that did nothing but grow\n")
 		for i := range leaks {
@@ -85,10 +91,25 @@ func (r *Run) memoryTable(b *strings.Builder, e *collector.Engine) {
 			line("  " + l)
 		}
 	}
+	if sites, all := r.sweptSites(); len(sites) > 0 {
+		line(fmt.Sprintf("never freed, swept at the end: %s in %s; the most:", mibs(uint64(all.Bytes)), plural(all.Count, "allocation")))
+		line("  " + sweptText(&sites[0]))
+	}
 	leaks := r.leaks(e)
 	for i := range leaks {
 		line("suspected leak: " + leakText(&leaks[i]))
 	}
+}
+
+func sweptText(s *ledger.SiteTotal) string {
+	return fmt.Sprintf("%s: %s in %s", collector.CleanText(s.Site), mibs(uint64(s.Bytes)), plural(s.Count, "allocation"))
+}
+
+func plural(n int64, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return Count(uint64(n)) + " " + what + "s"
 }
 
 // violationText says which guard band was changed, and how.

@@ -71,6 +71,13 @@ func (s *memSource) freed(site spanring.NameID, second int64) {
 	s.entries = append(s.entries, e.Words())
 }
 
+func (s *memSource) swept(site spanring.NameID, bytes uint64, madeSeconds ...int64) {
+	for _, at := range madeSeconds {
+		e := spanring.MemEvent{Kind: spanring.KindFree, Swept: true, Alloc: spanring.Alloc{Addr: 1, Bytes: bytes, Site: site, MonoNS: at * sec, Kind: spanring.AllocDevice}}
+		s.entries = append(s.entries, e.Words())
+	}
+}
+
 func (s *memSource) run(t *testing.T, o Options) (*Run, *collector.Engine) {
 	t.Helper()
 	r := New(o)
@@ -143,6 +150,29 @@ func TestLeaks(t *testing.T) {
 		if len(c.want) == 0 && strings.Contains(whole, "leak") {
 			t.Errorf("%s:\n%s", c.name, whole)
 		}
+	}
+}
+
+// TestSwept: what nobody freed is found after a clean end, when nothing is live any
+// more, and a site that only grew is suspected all the same.
+func TestSwept(t *testing.T) {
+	const kib = 1024
+	s := newMemSource()
+	s.swept(1, 100*kib, 1001, 1030, 1050, 1070, 1090)
+	s.swept(2, 10*kib, 1001)
+	r, e := s.run(t, Options{})
+	text := r.MemoryText(e, 0)
+	for _, want := range []string{
+		"\nnever freed, swept at the end: 510.00 KiB in 6 allocations\n" +
+			"  site.go:1: 500.00 KiB in 5 allocations\n  site.go:2: 10.00 KiB in 1 allocation\n",
+		"\nsuspected leaks: call sites that did nothing but grow\n  site.go:1: 500.00 KiB live, +5.33 KiB/s over 75.0 s\n",
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("does not say %q:\n%s", want, text)
+		}
+	}
+	if whole := r.Text(e); !strings.Contains(whole, "  never freed, swept at the end: 510.00 KiB in 6 allocations; the most:\n    site.go:1: 500.00 KiB in 5 allocations\n") {
+		t.Errorf("the report:\n%s", whole)
 	}
 }
 

@@ -68,6 +68,9 @@ type Run struct {
 	fell      map[spanring.NameID]int64 // when a call site last freed something
 	fellAt    map[string]int64          // the same by text
 	survivors map[string][]survivor     // by call site
+
+	swept      map[string][]survivor // by call site: what the engine's end swept
+	sweptCount int
 }
 
 type laneStat struct {
