@@ -14,4 +14,21 @@
 // Telemetry's own calls other than capture status, event record and elapsed time
 // run with the thread's capture mode exchanged to RELAXED: they neither fail
 // during anybody's capture nor spoil it.
+//
+// # Memory
+//
+// Every allocation is on the GPU's ledger, under the first caller outside the
+// library, and leaves it before the driver frees its address. Guard bands are
+// filled and read on a stream of their own in mode RELAXED: a scan copies
+// neighbouring bands at once, unless the driver refuses to copy over the borders
+// of allocations, enqueues everything and waits once for each 16 MiB.
+//
+// Host memory that a copy still needs is page-locked memory of the driver's or
+// pinned Go memory, until the stream was waited for.
+//
+// # Environment
+//
+// LANETRACE_LIBCUDA names the driver library, LANETRACE_REDZONE and its companions
+// configure guard bands (package ledger), LANETRACE_DEBUG_SYNC_KERNELS=1 waits
+// after every launch. They are read by [Open]; one that cannot be right is an error.
 package cuda
