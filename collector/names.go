@@ -17,8 +17,8 @@ type Name struct {
 	Kind spanring.NameKind
 	// Text is the whole recorded name, valid UTF-8 without control characters.
 	Text string
-	// Label is Text short enough for a metric label: at most MaxLabelBytes, ending
-	// in a hash when it was cut.
+	// Label is Text short enough for a metric label: of a kernel KernelLabel, at
+	// most MaxLabelBytes, ending in a hash when it was cut.
 	Label string
 	// GraphID and GraphNodes are of a graph.
 	GraphID    uint64
@@ -37,6 +37,15 @@ func (n *Name) String() string {
 		return ""
 	}
 	return n.Text
+}
+
+// Title is what a span of that name is called where people read it: a kernel's
+// label, of everything else the text. Of nil it is "".
+func (n *Name) Title() string {
+	if n != nil && n.Kind == spanring.NameKernel {
+		return n.Label
+	}
+	return n.String()
 }
 
 // MaxLabelBytes is where a metric label is cut.
@@ -124,7 +133,11 @@ func (n *names) get(id spanring.NameID) *Name {
 	if nm.Text == "" {
 		nm.Text = unnamed
 	}
-	nm.Label = CutText(nm.Text, MaxLabelBytes)
+	label := nm.Text
+	if nm.Kind == spanring.NameKernel {
+		label = KernelLabel(label)
+	}
+	nm.Label = CutText(label, MaxLabelBytes)
 	n.m[id] = nm
 	return nm
 }

@@ -223,7 +223,7 @@ func (w *Writer) step(s *collector.Step, reason collector.ExportReason) error {
 	w.spans(p, s)
 	for i := range s.Failed {
 		f := &s.Failed[i]
-		w.instant(p, "failed", "failed: "+f.Text.String(), f.EnqueueMonoNS, func() {
+		w.instant(p, "failed", "failed: "+f.Text.Title(), f.EnqueueMonoNS, func() {
 			w.int("step", int64(s.Number))
 			w.text("kind", f.SpanKind.String())
 			w.text("reason", f.Reason.String())
@@ -275,9 +275,9 @@ func (w *Writer) spansOf(p *process, s *collector.Step, order []placed) {
 		sp := &s.Spans[o.index]
 		args := func() { spanArgs(w, s, sp) }
 		if t.nests(o.startNS, o.endNS) {
-			w.complete(p, t.tid, sp.Kind.String(), sp.Text.String(), o.startNS, o.endNS, args)
+			w.complete(p, t.tid, sp.Kind.String(), sp.Text.Title(), o.startNS, o.endNS, args)
 		} else {
-			w.async(p, t.tid, sp.Kind.String(), sp.Text.String(), o.startNS, o.endNS, args)
+			w.async(p, t.tid, sp.Kind.String(), sp.Text.Title(), o.startNS, o.endNS, args)
 		}
 	}
 	for _, f := range t.fresh {
@@ -311,6 +311,9 @@ func (w *Writer) stepArgs(s *collector.Step, reason collector.ExportReason) {
 
 func spanArgs(w *Writer, s *collector.Step, sp *collector.Span) {
 	w.int("step", int64(s.Number))
+	if sp.Text.Title() != sp.Text.Text {
+		w.text("name", sp.Text.Text)
+	}
 	if sp.Kind != collector.KindLane {
 		if sp.LaneText != nil {
 			w.text("lane", sp.LaneText.Text)

@@ -188,7 +188,7 @@ func wants(s *collector.Step) (out []item) {
 		if sp.Context > 0 {
 			track = fmt.Sprintf("context %d stream %d", sp.Context, sp.Stream)
 		}
-		add(track, sp.Kind.String(), sp.Text.Text, sp.StartMonoNS, sp.StartMonoNS+int64(sp.DurationNS()))
+		add(track, sp.Kind.String(), sp.Text.Title(), sp.StartMonoNS, sp.StartMonoNS+int64(sp.DurationNS()))
 	}
 	return out
 }
@@ -393,7 +393,25 @@ func TestTenThousandHostileNames(t *testing.T) {
 	if !utf8.Valid(out.Bytes()) {
 		t.Error("the document is not UTF-8")
 	}
-	got := items(t, parse(t, out.Bytes()))
+	d := parse(t, out.Bytes())
+	got := items(t, d)
+	// The whole names are there as well.
+	whole := map[string]bool{}
+	for _, e := range d.TraceEvents {
+		if e.Cat != "lane" {
+			continue
+		}
+		if n, ok := e.Args["name"].(string); ok {
+			whole[n] = true
+		} else {
+			whole[e.Name] = true
+		}
+	}
+	for _, n := range s.names {
+		if n = collector.CleanText(n); !whole[n] && strings.HasPrefix(n, "k") && n != "kernel" {
+			t.Errorf("no %q", n)
+		}
+	}
 	if diff := differ(want, got); diff != "" || len(got) != n+200 {
 		t.Errorf("%d spans (-model +document):\n%.2000s", len(got), diff)
 	}

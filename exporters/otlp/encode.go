@@ -270,7 +270,7 @@ func appendSpan(b []byte, s *collector.Step, i int, trace collector.TraceID) []b
 		parent = trace.SpanID(s.Spans[j].Ordinal)
 	}
 	startNS := s.UnixNS(sp.StartMonoNS)
-	b, at := appendHead(b, trace, trace.SpanID(sp.Ordinal), &parent, sp.Text.String(), startNS, startNS+int64(sp.DurationNS()))
+	b, at := appendHead(b, trace, trace.SpanID(sp.Ordinal), &parent, sp.Text.Title(), startNS, startNS+int64(sp.DurationNS()))
 	b = keySpanKind.appendString(b, tagSpanAttribute, sp.Kind.String())
 	if sp.LaneText != nil {
 		b = keyLane.appendString(b, tagSpanAttribute, sp.LaneText.Text)

@@ -302,6 +302,25 @@ func TestArmedStepsStayOut(t *testing.T) {
 	}
 }
 
+// TestInstantiationsAreOneKernel: of a C++ template there is one series, under its
+// demangled name.
+func TestInstantiationsAreOneKernel(t *testing.T) {
+	ins, h := serve(t, nil)
+	w, p := engine(t, ins, collector.ProcessorOptions{}, spanring.Info{Service: "s", Rank: spanring.NoRank})
+	lane := w.Name(spanring.NameLane, "l")
+	for i, k := range []string{
+		"_ZN2at6native29vectorized_elementwise_kernelILi4EfEEvT_PT0_", "_ZN2at6native29vectorized_elementwise_kernelILi2EdEEvT_PT0_",
+		"void at::native::vectorized_elementwise_kernel<1, float>(int)",
+	} {
+		step(w, uint64(i+1), true, lane, w.Name(spanring.NameKernel, k), 1000)
+	}
+	poll(t, p)
+	labels := map[string]string{"engine": "s", "kernel": "at::native::vectorized_elementwise_kernel"}
+	if n := value(t, scrape(t, h), "lanetrace_gpu_kernel_duration_seconds", labels); n != 3 {
+		t.Errorf("%v kernels, want 3", n)
+	}
+}
+
 // TestHostileNames: whatever names arrive, what is served parses in every format,
 // and the names that were cleaned are there.
 func TestHostileNames(t *testing.T) {

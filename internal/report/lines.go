@@ -72,11 +72,11 @@ func (l *Lines) write(s *collector.Step, reason collector.ExportReason) error {
 			depth[i] = depth[p] + 1
 		}
 		sp := &s.Spans[i]
-		l.line(s, sp.StartMonoNS, sp.Text.String(), depth[i], int64(sp.DurationNS()), spanDetail(sp))
+		l.line(s, sp.StartMonoNS, sp.Text.Title(), depth[i], int64(sp.DurationNS()), spanDetail(sp))
 	}
 	for i := range s.Failed {
 		f := &s.Failed[i]
-		l.line(s, f.EnqueueMonoNS, f.Text.String(), 1, -1, f.SpanKind.String()+", failed: "+f.Reason.String())
+		l.line(s, f.EnqueueMonoNS, f.Text.Title(), 1, -1, f.SpanKind.String()+", failed: "+f.Reason.String())
 	}
 	for i := range s.LaunchDiffs {
 		d := &s.LaunchDiffs[i]

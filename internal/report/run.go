@@ -133,7 +133,7 @@ func (o *Options) mayDraw(s *collector.Step) bool {
 }
 
 func (r *Run) span(sp *collector.Span, armed int) {
-	name := sp.Text.String()
+	name := sp.Text.Title()
 	if sp.Kind == spanring.KindLane {
 		l, ok := r.lanes[name]
 		if !ok {

@@ -311,11 +311,11 @@ type node struct {
 
 func (n *node) child(sp *collector.Span) *node {
 	for _, c := range n.children {
-		if c.kind == sp.Kind && c.text == sp.Text.String() && c.context == sp.Context && c.stream == sp.Stream {
+		if c.kind == sp.Kind && c.text == sp.Text.Title() && c.context == sp.Context && c.stream == sp.Stream {
 			return c
 		}
 	}
-	c := &node{kind: sp.Kind, text: sp.Text.String(), context: sp.Context, stream: sp.Stream}
+	c := &node{kind: sp.Kind, text: sp.Text.Title(), context: sp.Context, stream: sp.Stream}
 	n.children = append(n.children, c)
 	return c
 }
@@ -372,7 +372,7 @@ func rowsOf(s *collector.Step, o TimelineOptions, start int64) (rows []row) {
 	for i := range s.Failed {
 		f := &s.Failed[i]
 		rows = append(rows, row{
-			label: f.Text.String() + " failed", value: f.Reason.String(), marks: []int64{f.EnqueueMonoNS - start},
+			label: f.Text.Title() + " failed", value: f.Reason.String(), marks: []int64{f.EnqueueMonoNS - start},
 		})
 	}
 	return rows
