@@ -4,9 +4,10 @@
 // An engine is a process, numbered from 1. Its threads are a host track and one
 // for each of its GPU's streams. The parts of a step on the host, its lanes, its
 // kernels and graph launches are complete events ("X") on their tracks, each
-// inside what is around it. Complete events of one track must nest or be apart:
-// what overlaps its neighbours in part is an asynchronous event ("b" and "e") of
-// the same name. So are the steps themselves, all called "step", because an
+// inside what is around it. Complete events of one track must nest or be apart: a
+// lane that overlaps its neighbour in part lies, with its kernels, on a second or
+// third track of the same stream, and what fits on none is an asynchronous event
+// ("b" and "e") of the same name. So are the steps themselves, all called "step", because an
 // asynchronous engine begins one before the last has ended on the GPU. Spans that
 // failed and launch diffs are instants ("i") on the host track. Device memory and
 // its slack are counters ("C"), while the engine keeps a ledger.

@@ -10,7 +10,9 @@ const maxTaken = 256
 // earlier steps lie, so that those of later ones do not overlap them.
 type track struct {
 	tid    int
-	shared bool // of several streams: nothing on it nests
+	name   string
+	shared bool     // of several streams: nothing on it nests
+	more   []*track // further rows of the same stream
 
 	// taken are the stretches that complete events lie in, apart and in order.
 	taken []interval
@@ -21,6 +23,23 @@ type track struct {
 	// open are the events around the one at hand, fresh the outermost ones, both of
 	// the step at hand.
 	open, fresh []interval
+}
+
+// begin begins a step on the track and its further rows, end ends it.
+func (t *track) begin() {
+	t.open, t.fresh = t.open[:0], t.fresh[:0]
+	for _, r := range t.more {
+		r.begin()
+	}
+}
+
+func (t *track) end() {
+	for _, f := range t.fresh {
+		t.take(f.startNS, f.endNS)
+	}
+	for _, r := range t.more {
+		r.end()
+	}
 }
 
 type interval struct{ startNS, endNS int64 }

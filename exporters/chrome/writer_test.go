@@ -160,7 +160,8 @@ func items(t *testing.T, d *document) (out []item) {
 		if e.Ph != "X" && e.Ph != "b" {
 			continue
 		}
-		it := item{processes[e.Pid], threads[[2]int{e.Pid, e.Tid}], e.Cat, e.Name, e.Args["step"].(json.Number).String(), base + ns(t, e.Ts), 0}
+		track, _, _ := strings.Cut(threads[[2]int{e.Pid, e.Tid}], " (")
+		it := item{processes[e.Pid], track, e.Cat, e.Name, e.Args["step"].(json.Number).String(), base + ns(t, e.Ts), 0}
 		if e.Ph == "X" {
 			it.EndNS = it.StartNS + ns(t, e.Dur)
 		} else {
@@ -330,13 +331,16 @@ func TestOverlaps(t *testing.T) {
 		{"apart and nested", func(s *entries) { s.step(1, 1000, 2000, lane(5000, 9000), lane(5000, 6000), lane(8000, 9000)) }, 0},
 		{"equal", func(s *entries) { s.step(1, 1000, 2000, lane(5000, 9000), lane(5000, 9000), lane(5000, 9000)) }, 0},
 		{"no length", func(s *entries) { s.step(1, 1000, 2000, lane(5000, 9000), lane(9000, 9001), lane(9001, 9002)) }, 0},
-		{"in part", func(s *entries) { s.step(1, 1000, 2000, lane(5000, 9000), lane(8000, 9500), lane(9000, 9400)) }, 1},
+		{"in part", func(s *entries) { s.step(1, 1000, 2000, lane(5000, 9000), lane(8000, 9500), lane(9000, 9400)) }, 0},
+		{"by more than there are rows", func(s *entries) {
+			s.step(1, 1000, 2000, lane(5000, 9000), lane(5100, 9100), lane(5200, 9200), lane(5300, 9300))
+		}, 1},
 		{"on another stream", func(s *entries) { s.step(1, 1000, 2000, lane(4000, 6000), other) }, 0},
 		{"across steps", func(s *entries) {
 			s.step(1, 1000, 2000, lane(5000, 9000))
 			s.step(2, 1500, 2500, lane(8999, 9500))
 			s.step(3, 2000, 2600, lane(9000, 9100))
-		}, 2}, // the second step's lane and its part on the host
+		}, 1}, // the second step's part on the host
 		{"the other way round", func(s *entries) {
 			s.step(2, 3000, 4000, lane(9000, 9500))
 			s.step(1, 1000, 2000, lane(5000, 9000))
@@ -365,6 +369,45 @@ func TestOverlaps(t *testing.T) {
 				t.Errorf("%d asynchronous spans, want %d", n, tt.async)
 			}
 		})
+	}
+}
+
+// TestKernelsFollowTheirLane: a lane that begins a nanosecond before the one before
+// it ends lies on the stream's second track, and its kernels in it.
+func TestKernelsFollowTheirLane(t *testing.T) {
+	s := newEntries()
+	b := spanring.StepBegin{Step: 1, MonoNS: 1000, Level: 3}
+	s.push(b.Words())
+	for _, sp := range []spanring.Span{
+		{Kind: spanring.KindLane, Ordinal: 1, Name: 1, StartMonoNS: 5000, RawNS: 1001},
+		{Kind: spanring.KindLane, Ordinal: 2, Name: 1, StartMonoNS: 6000, RawNS: 1000, SharedStart: true},
+		{Kind: spanring.KindKernel, Ordinal: 3, Parent: 2, Name: 2, StartMonoNS: 6500, RawNS: 100},
+		{Kind: spanring.KindKernel, Ordinal: 4, Parent: 1, Name: 2, StartMonoNS: 5500, RawNS: 100},
+	} {
+		sp.Step = 1
+		s.push(sp.Words())
+	}
+	e := spanring.StepEnd{Step: 1, BeginNS: 1000, MonoNS: 2000, Opened: 4}
+	s.push(e.Words())
+	var out bytes.Buffer
+	w := NewWriter(&out)
+	drain(t, w, s)
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	names := map[int]string{}
+	for _, e := range parse(t, out.Bytes()).TraceEvents {
+		switch {
+		case e.Ph == "M" && e.Name == "thread_name":
+			names[e.Tid] = e.Args["name"].(string)
+		case e.Ph == "X" && e.Cat != "host":
+			got = append(got, e.Cat+" on "+names[e.Tid])
+		}
+	}
+	want := []string{"lane on stream 0", "kernel on stream 0", "lane on stream 0 (2)", "kernel on stream 0 (2)"}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Errorf("tracks (-want +got):\n%s", d)
 	}
 }
 
