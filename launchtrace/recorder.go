@@ -11,8 +11,8 @@ import (
 type Options struct {
 	// Ring takes an entry for each execution, and counts. Default: none.
 	Ring *spanring.Writer
-	// Publish reports whether executions are told to the ring now, as the level says.
-	// It is asked at the end of each. Default: always.
+	// Publish reports whether the ring is told of executions, and counts, now, as the
+	// level says. It is asked each time. Default: always.
 	Publish func() bool
 	// Resolve finds the allocations that arguments lie in. Default: none, and
 	// addresses are numbers.
@@ -173,8 +173,13 @@ func (r *Recorder) release(t *Trace) {
 	}
 }
 
+// publishes reports whether the ring is written to now.
+func (r *Recorder) publishes() bool {
+	return r.o.Ring != nil && (r.o.Publish == nil || r.o.Publish())
+}
+
 func (r *Recorder) count(c spanring.Counter, n uint64) {
-	if r.o.Ring != nil {
+	if r.publishes() {
 		r.o.Ring.Add(c, n)
 	}
 }

@@ -165,11 +165,10 @@ func (g *Region) End(step uint64, details int) *Report {
 
 // publish tells the ring of a comparison, if it is to be told.
 func (g *Region) publish(p *Report) {
-	o := &g.rec.o
-	w := o.Ring
-	if w == nil || o.Publish != nil && !o.Publish() {
+	if !g.rec.publishes() {
 		return
 	}
+	w := g.rec.o.Ring
 	d := spanring.LaunchDiff{
 		Region: g.id, Step: p.Step, MonoNS: spanring.MonoNS(), First: p.First, Partial: p.Partial(), Block: p.Limited,
 		Before: uint32(p.Before), After: uint32(p.After),

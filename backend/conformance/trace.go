@@ -6,6 +6,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/lanetrace/lanetrace"
 	"github.com/lanetrace/lanetrace/backend"
 	"github.com/lanetrace/lanetrace/launchtrace"
 	"github.com/lanetrace/lanetrace/spanring"
@@ -155,4 +156,23 @@ func traceRing(s *suite, t *testing.T) {
 	x.wantCounter(spanring.CtrLaunchExecutions, 0, 3)
 	x.wantCounter(spanring.CtrLaunchDiffs, 0, 1)
 	x.wantCounter(spanring.CtrLaunchDiffOps, 0, 1)
+	// At off it hears nothing; the comparison is made all the same.
+	heard := x.hub.Ring().Counters()
+	execution := func(n int) *launchtrace.Report {
+		region.Begin()
+		x.fill(st, p, n, 100)
+		return region.End(0, 0)
+	}
+	x.ok(x.hub.SetLevel(lanetrace.LevelOff))
+	if rep := execution(3); rep.Changed != 1 || region.End(0, 0) != nil {
+		t.Errorf("at off:\n%s", rep.Text())
+	}
+	if d := cmp.Diff(heard, x.hub.Ring().Counters()); d != "" {
+		t.Errorf("counters at off (-before +after):\n%s", d)
+	}
+	x.ok(x.hub.SetLevel(lanetrace.LevelBasic))
+	execution(4)
+	x.wantCounter(spanring.CtrLaunchExecutions, 0, 4)
+	x.wantCounter(spanring.CtrLaunchDiffs, 0, 2)
+	x.sync(st)
 }
