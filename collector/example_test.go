@@ -49,7 +49,7 @@ func ExampleProcessor() {
 	fmt.Println("kernels are timed on armed steps:", armed > 0 && kernels > armed)
 	fmt.Println("the account balances:", len(a.Unbalanced()) == 0)
 	// Output:
-	// decode ended
+	// decode live
 	// kernels are timed on armed steps: true
 	// the account balances: true
 }
