@@ -101,7 +101,8 @@ type GPU interface {
 	// once, from LANETRACE_DEBUG_SYNC_KERNELS, when the GPU is opened.
 	DebugSyncKernels() bool
 
-	// DefaultStream is a non-blocking stream of the backend's own.
+	// DefaultStream is a non-blocking stream of the backend's own. On CUDA the GPUs
+	// that a process has opened on one device share it, as they share the context.
 	DefaultStream() Stream
 	CreateStream() (Stream, error)
 	DestroyStream(s Stream) error

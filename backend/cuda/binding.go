@@ -19,6 +19,7 @@ package cuda
 #cgo nocallback lt_stream_create
 #cgo nocallback lt_stream_sync
 #cgo nocallback lt_stream_query
+#cgo nocallback lt_stream_quiet
 #cgo nocallback lt_stream_wait
 #cgo nocallback lt_stream_capturing
 #cgo noescape lt_event_create
@@ -190,6 +191,9 @@ func (l library) retain(ordinal int) (primary, Result) {
 	return c, Result(r)
 }
 
+// id tells contexts apart as long as somebody holds them.
+func (c primary) id() uintptr { return uintptr(c.p.ctx) }
+
 func (c primary) release() Result { return Result(C.lt_release(c.p)) }
 
 func (c primary) memInfo() (free, total uint64, r Result) {
@@ -237,6 +241,11 @@ func (c primary) streamSync(s backend.Stream) Result {
 
 func (c primary) streamQuery(s backend.Stream) Result {
 	return Result(C.lt_stream_query(c.p, C.lt_handle(s)))
+}
+
+// streamQuiet is streamQuery that leaves a capture alone: capturing.
+func (c primary) streamQuiet(s backend.Stream) Result {
+	return Result(C.lt_stream_quiet(c.p, C.lt_handle(s)))
 }
 
 func (c primary) streamWait(s backend.Stream, e backend.Event) Result {

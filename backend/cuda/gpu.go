@@ -33,7 +33,7 @@ type GPU struct {
 	ctx  primary
 	info device
 	dev  *lanetrace.Device
-	host backend.Stream // what DefaultStream returns
+	host backend.Stream // what DefaultStream returns: all GPUs of the device have it
 	led  *ledger.Ledger
 	trc  *launchtrace.Recorder
 	band bands
@@ -122,7 +122,7 @@ func (g *GPU) open() error {
 	}
 	g.modules = newModules(g.lib, g.cfg.Ordinal)
 	g.kernels.Store(new([]*kernel))
-	if g.host, r = g.ctx.streamCreate(); r != Success {
+	if g.host, r = defaults.join(g.ctx); r != Success {
 		_ = g.ctx.release()
 		return g.lib.fail("create the default stream", r)
 	}
@@ -132,7 +132,7 @@ func (g *GPU) open() error {
 	g.stage.init(g)
 	var err error
 	if g.dev, err = g.cfg.Hub.Attach(driver{g}); err != nil {
-		_ = g.ctx.streamDestroy(g.host)
+		_ = defaults.leave(g.ctx)
 		_ = g.ctx.release()
 		return fmt.Errorf("cuda: open device %d: %w", g.cfg.Ordinal, err)
 	}
@@ -349,7 +349,7 @@ func (g *GPU) Close() error {
 // failed, after which nothing runs.
 func (g *GPU) drain(ctx context.Context) bool {
 	for s := range *g.streams.Load() {
-		if s != 0 && !poll(ctx, func() bool { return g.ctx.streamQuery(s) != ErrNotReady }) {
+		if s != 0 && !poll(ctx, func() bool { return g.quiet(s) }) {
 			return false
 		}
 	}
@@ -359,6 +359,17 @@ func (g *GPU) drain(ctx context.Context) bool {
 		}
 	}
 	return true
+}
+
+// quiet reports whether a stream's work is complete, or the context has failed.
+// While another GPU captures the default stream it cannot be asked, which would
+// spoil that capture: it is not quiet then.
+func (g *GPU) quiet(s backend.Stream) bool {
+	if s != g.host {
+		return g.ctx.streamQuery(s) != ErrNotReady
+	}
+	r := g.ctx.streamQuiet(s)
+	return r != ErrNotReady && r != capturing
 }
 
 func poll(ctx context.Context, done func() bool) bool {
@@ -397,10 +408,11 @@ func (g *GPU) freeAll() (errs []error) {
 		check(g.ctx.eventDestroy(e), "destroy an event of a stream's")
 	}
 	for s := range *g.streams.Load() {
-		if s != 0 {
+		if s != 0 && s != g.host {
 			check(g.ctx.streamDestroy(s), "destroy stream %#x", s)
 		}
 	}
+	check(defaults.leave(g.ctx), "destroy the default stream")
 	for _, b := range g.pinned {
 		check(g.ctx.hostFree(b), "free %d bytes of page-locked memory", len(b))
 	}

@@ -415,6 +415,19 @@ lt_result lt_stream_sync(lt_ctx *c, lt_handle s) { BOUND(c, cuStreamSynchronize(
 lt_result lt_stream_query(lt_ctx *c, lt_handle s) { BOUND(c, cuStreamQuery(s)); }
 lt_result lt_stream_wait(lt_ctx *c, lt_handle s, lt_handle e) { BOUND(c, cuStreamWaitEvent(s, e, 0)); }
 
+lt_result lt_stream_quiet(lt_ctx *c, lt_handle s) {
+  bound b;
+  lt_result r = bind_(c, &b);
+  if (r != 0)
+    return r;
+  int status = CAPTURE_NONE;
+  r = c->lib->cuStreamIsCapturing(s, &status);
+  if (r == 0)
+    r = status != CAPTURE_NONE ? LT_CAPTURING : c->lib->cuStreamQuery(s);
+  unbind(c, &b);
+  return r;
+}
+
 int lt_stream_capturing(lt_ctx *c, lt_handle s) {
   bound b;
   if (bind_(c, &b) != 0)

@@ -88,6 +88,8 @@ lt_result lt_stream_create(lt_ctx *c, lt_handle *s);
 lt_result lt_stream_destroy(lt_ctx *c, lt_handle s);
 lt_result lt_stream_sync(lt_ctx *c, lt_handle s);
 lt_result lt_stream_query(lt_ctx *c, lt_handle s);
+// lt_stream_quiet is lt_stream_query that leaves a capture alone: LT_CAPTURING.
+lt_result lt_stream_quiet(lt_ctx *c, lt_handle s);
 lt_result lt_stream_wait(lt_ctx *c, lt_handle s, lt_handle e);
 int lt_stream_capturing(lt_ctx *c, lt_handle s); // 0: no; also 1 when that cannot be had
 

@@ -51,7 +51,8 @@ func change(p *atomic.Pointer[streamSet], f func(streamSet)) {
 	p.Store(&next)
 }
 
-// DefaultStream is a non-blocking stream of the GPU's own.
+// DefaultStream is a non-blocking stream, the same one for every GPU that this
+// process has opened on the device.
 func (g *GPU) DefaultStream() backend.Stream { return g.host }
 
 // CreateStream makes a non-blocking stream.
