@@ -46,13 +46,13 @@ func (r *Run) MemoryText(e *collector.Engine, minMiB int) string {
 	if sites, all := r.sweptSites(); len(sites) > 0 {
 		fmt.Fprintf(&b, "\nnever freed, swept at the end: %s in %s\n", mibs(uint64(all.Bytes)), plural(all.Count, "allocation"))
 		for _, s := range sites[:min(len(sites), r.o.Top)] {
-			b.WriteString(clip("  "+sweptText(&s), r.o.Width) + "\n")
+			b.WriteString("  " + sweptText(&s, r.o.Width-2) + "\n")
 		}
 	}
 	if leaks := r.leaks(e); len(leaks) > 0 {
 		b.WriteString("\nsuspected leaks: call sites that did nothing but grow\n")
 		for i := range leaks {
-			b.WriteString(clip("  "+leakText(&leaks[i]), r.o.Width) + "\n")
+			b.WriteString("  " + leakText(&leaks[i], r.o.Width-2) + "\n")
 		}
 	}
 	return b.String()
@@ -93,17 +93,26 @@ func (r *Run) memoryTable(b *strings.Builder, e *collector.Engine) {
 	}
 	if sites, all := r.sweptSites(); len(sites) > 0 {
 		line(fmt.Sprintf("never freed, swept at the end: %s in %s; the most:", mibs(uint64(all.Bytes)), plural(all.Count, "allocation")))
-		line("  " + sweptText(&sites[0]))
+		line("  " + sweptText(&sites[0], r.o.Width-4))
 	}
 	leaks := r.leaks(e)
 	for i := range leaks {
-		line("suspected leak: " + leakText(&leaks[i]))
+		const what = "suspected leak: "
+		line(what + leakText(&leaks[i], r.o.Width-2-len(what)))
 	}
 }
 
-func sweptText(s *ledger.SiteTotal) string {
-	return fmt.Sprintf("%s: %s in %s", collector.CleanText(s.Site), mibs(uint64(s.Bytes)), plural(s.Count, "allocation"))
+func sweptText(s *ledger.SiteTotal, cells int) string {
+	return siteLine(s.Site, fmt.Sprintf(": %s in %s", mibs(uint64(s.Bytes)), plural(s.Count, "allocation")), cells)
 }
+
+// siteLine shortens a call site so that what is said of it has room, but for a
+// site's end, which names the line.
+func siteLine(site, says string, cells int) string {
+	return clipMiddle(collector.CleanText(site), max(cells-width(says), leastSite)) + says
+}
+
+const leastSite = 16
 
 func plural(n int64, what string) string {
 	if n == 1 {
@@ -121,8 +130,13 @@ func violationText(v *collector.Violation) [2]string {
 	}
 }
 
-func leakText(s *ledger.Suspect) string {
-	return fmt.Sprintf("%s: %s live, +%s/s over %s", collector.CleanText(s.Site), mibs(uint64(s.Bytes)), mibs(uint64(s.BytesPerSecond)), Duration(float64(s.Over)))
+// leakText leaves out over how long it was before it shortens the call site.
+func leakText(s *ledger.Suspect, cells int) string {
+	says := fmt.Sprintf(": %s live, +%s/s", mibs(uint64(s.Bytes)), mibs(uint64(s.BytesPerSecond)))
+	if over := " over " + Duration(float64(s.Over)); width(s.Site+says+over) <= cells {
+		says += over
+	}
+	return siteLine(s.Site, says, cells)
 }
 
 // mibs is bytes in MiB, or in a smaller unit below one.

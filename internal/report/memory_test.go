@@ -8,6 +8,7 @@ import (
 
 	"github.com/lanetrace/lanetrace/collector"
 	"github.com/lanetrace/lanetrace/internal/synth"
+	"github.com/lanetrace/lanetrace/ledger"
 	"github.com/lanetrace/lanetrace/spanring"
 )
 
@@ -212,5 +213,26 @@ func TestMemorySection(t *testing.T) {
 	text := r.MemoryText(e, 0)
 	if !strings.Contains(text, "\nchanged guard bands, the last 64 of 67\n  site.go:3, allocation 3, 1,000 bytes\n") || strings.Count(text, "site.go:3, allocation") != 64 {
 		t.Errorf("%s", text)
+	}
+}
+
+// TestLongSites: a long path does not push out what is said of the call site.
+func TestLongSites(t *testing.T) {
+	site := "/home/engine/" + strings.Repeat("deep/", 20) + "cache.go:1234"
+	leak := ledger.Suspect{Site: site, Bytes: 3 << 20, BytesPerSecond: 1 << 20, Over: 4 * time.Second}
+	swept := ledger.SiteTotal{Site: site, Bytes: 3 << 20, Count: 7}
+	for _, c := range []struct {
+		text, end string
+	}{
+		{leakText(&leak, 70), "cache.go:1234: 3.00 MiB live, +1.00 MiB/s"},
+		{sweptText(&swept, 70), "cache.go:1234: 3.00 MiB in 7 allocations"},
+	} {
+		if width(c.text) != 70 || !strings.HasSuffix(c.text, c.end) {
+			t.Errorf("%d cells: %q, want 70 that end in %q", width(c.text), c.text, c.end)
+		}
+	}
+	leak.Site = "a.go:1"
+	if got := leakText(&leak, 70); got != "a.go:1: 3.00 MiB live, +1.00 MiB/s over 4.00 s" {
+		t.Errorf("a short one: %q", got)
 	}
 }
