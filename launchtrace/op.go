@@ -13,7 +13,7 @@ type Kind uint8
 const (
 	KindKernel Kind = 1 // a kernel launch
 	KindMemset Kind = 2 // an asynchronous memset: address, value, bytes
-	KindCopy   Kind = 3 // a copy within the device: destination, source, bytes
+	KindCopy   Kind = 3 // a copy within the device: destination, source, bytes; of rows also both pitches, width and height
 
 	numKinds = 4
 )

@@ -124,6 +124,16 @@ func (r *Recorder) Copy(stream, dst, src, bytes uint64) {
 	}
 }
 
+// CopyRows records a copy within the device of rows of width bytes, which lie a
+// pitch apart.
+func (r *Recorder) CopyRows(stream, dst, dstPitch, src, srcPitch, width, height uint64) {
+	if r.On() {
+		h := headOf(KindCopy, 0, [3]uint32{}, [3]uint32{}, 0)
+		a := [...]uint64{dst, src, width * height, dstPitch, srcPitch, width, height}
+		r.record(stream, &h, a[:])
+	}
+}
+
 func (r *Recorder) record(stream uint64, h *opHead, args []uint64) {
 	lost := uint64(0)
 	r.mu.Lock()

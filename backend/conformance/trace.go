@@ -16,6 +16,7 @@ var traceTests = []test{
 	{"what is recorded", traceRecords},
 	{"a changed argument is named", traceDiff},
 	{"across a capture", traceCapture},
+	{"copies of rows", traceRows},
 	{"the ring hears of it", traceRing},
 }
 
@@ -140,6 +141,36 @@ func traceCapture(s *suite, t *testing.T) {
 	r.wantWords("what the second graph did", st, p, []uint32{0, 12, 12})
 	r.ok(r.gpu.DestroyGraph(g1))
 	r.ok(r.gpu.DestroyGraph(g2))
+}
+
+// traceRows: rows that lie elsewhere are a difference, as many bytes as they may
+// have.
+func traceRows(s *suite, t *testing.T) {
+	r := s.rig(t, nil)
+	st := r.stream()
+	p, q := r.words(100, 1), r.words(100, 2)
+	region := r.gpu.LaunchTrace().Region("rows")
+	rows := func(dstPitch, srcPitch, width, height int) string {
+		region.Begin(uint64(st))
+		r.ok(r.gpu.CopyDtoD2DAsync(q, dstPitch, p, srcPitch, width, height, st))
+		return region.End(0, 10).Text()
+	}
+	rows(16, 32, 8, 4)
+	_, after := region.Executions()
+	want := []traced{{Kind: "copy", Args: []uint64{uint64(q), uint64(p), 32, 16, 32, 8, 4}}}
+	if d := cmp.Diff(want, ops(t, after)); d != "" {
+		t.Errorf("operations (-want +got):\n%s", d)
+	}
+	if text := rows(16, 32, 8, 4); !strings.Contains(text, "no difference") {
+		t.Errorf("the same twice:\n%s", text)
+	}
+	if text := rows(20, 32, 8, 4); !strings.Contains(text, "copy: arg3 0x10 -> 0x14 (+4)\n") {
+		t.Errorf("another pitch:\n%s", text)
+	}
+	if text := rows(20, 32, 4, 8); !strings.Contains(text, "arg5 0x8 -> 0x4 (-4); arg6 0x4 -> 0x8 (+4)\n") {
+		t.Errorf("another shape:\n%s", text)
+	}
+	r.sync(st)
 }
 
 func traceRing(s *suite, t *testing.T) {

@@ -118,7 +118,7 @@ func (g *GPU) CopyDtoD2DAsync(dst backend.DevicePtr, dstPitch int, src backend.D
 		}
 		r := g.ctx.copyDtoD2D(dst, dstPitch, src, srcPitch, width, height, s)
 		if r == Success {
-			g.trc.Copy(uint64(s), uint64(dst), uint64(src), uint64(width)*uint64(height))
+			g.trc.CopyRows(uint64(s), uint64(dst), uint64(dstPitch), uint64(src), uint64(srcPitch), uint64(width), uint64(height))
 		}
 		return r
 	}); r != Success {

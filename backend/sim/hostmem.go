@@ -201,7 +201,7 @@ func (g *GPU) CopyDtoD2DAsync(dst backend.DevicePtr, dstPitch int, src backend.D
 			})
 		}
 		if err == nil {
-			g.trc.Copy(uint64(s), uint64(dst), uint64(src), uint64(width)*uint64(height))
+			g.trc.CopyRows(uint64(s), uint64(dst), uint64(dstPitch), uint64(src), uint64(srcPitch), uint64(width), uint64(height))
 		}
 	}
 	return wrapCopy(err, "in rows within the device", src, dst, width*height)
