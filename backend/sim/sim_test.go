@@ -429,3 +429,18 @@ func TestCloseDropsWhatIsStuck(t *testing.T) {
 		t.Error("a wait for work that was dropped succeeded")
 	}
 }
+
+// TestIntegrated: what can be allocated of a GPU that shares the host's memory is
+// the larger of both figures, what the device has its own.
+func TestIntegrated(t *testing.T) {
+	for _, c := range []struct{ host, free int64 }{{0, 1 << 30}, {1 << 20, 1 << 30}, {1 << 40, 1 << 40}} {
+		m := newManual(t, sim.Config{TotalMemory: 1 << 30, HostAvailable: c.host})
+		device, err := m.gpu.DeviceFreeMemory()
+		if device != 1<<30 || err != nil {
+			t.Errorf("host %d: device free %d, %v", c.host, device, err)
+		}
+		if free, err := m.gpu.FreeMemory(); free != c.free || err != nil {
+			t.Errorf("host %d: free %d, %v, want %d", c.host, free, err, c.free)
+		}
+	}
+}
