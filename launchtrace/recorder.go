@@ -1,6 +1,7 @@
 package launchtrace
 
 import (
+	"log/slog"
 	"sync"
 	"sync/atomic"
 
@@ -14,6 +15,10 @@ type Options struct {
 	// Publish reports whether the ring is told of executions, and counts, now, as the
 	// level says. It is asked each time. Default: always.
 	Publish func() bool
+	// Logger gets a line for an execution that differs from the one before, at most
+	// one a second for each region; a line says how many were left out before it.
+	// Default: none.
+	Logger *slog.Logger
 	// Resolve finds the allocations that arguments lie in. Default: none, and
 	// addresses are numbers.
 	Resolve Resolver

@@ -1,9 +1,12 @@
 package launchtrace
 
 import (
+	"context"
+	"log/slog"
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/lanetrace/lanetrace/spanring"
 )
@@ -29,6 +32,8 @@ type Region struct {
 	spare         []*Trace // empty ones
 	misses        map[uint64]struct{}
 	comparison    comparison // the last one, used again
+	saidNS        int64      // when a difference was last logged, 0: never
+	unsaid        int        // differences since that were not
 }
 
 // Region is the region of that name, made when there is none. It takes a lock;
@@ -160,7 +165,26 @@ func (g *Region) End(step uint64, details int) *Report {
 	}
 	g.before, g.after = g.after, t
 	g.publish(rep)
+	if rep.Differing() > 0 && r.o.Logger != nil {
+		g.say(rep, spanring.MonoNS())
+	}
 	return rep
+}
+
+// sayEveryNS is how much time passes between two lines of the log.
+const sayEveryNS = int64(time.Second)
+
+// say logs a difference, unless one has been not long ago.
+func (g *Region) say(p *Report, nowNS int64) {
+	if g.saidNS != 0 && nowNS-g.saidNS < sayEveryNS {
+		g.unsaid++
+		return
+	}
+	g.rec.o.Logger.LogAttrs(context.Background(), slog.LevelInfo, "lanetrace: a region differs from its last execution",
+		slog.String("region", p.Region), slog.Uint64("step", p.Step), slog.Uint64("before_step", p.BeforeStep),
+		slog.Int("before", p.Before), slog.Int("after", p.After),
+		slog.Int("inserted", p.Inserted), slog.Int("removed", p.Removed), slog.Int("changed", p.Changed), slog.Int("left_out", g.unsaid))
+	g.saidNS, g.unsaid = nowNS, 0
 }
 
 // publish tells the ring of a comparison, if it is to be told.

@@ -59,7 +59,7 @@ type Config struct {
 	// Memory is how device memory is accounted for.
 	Memory backend.MemoryConfig
 	// Trace are settings of the launch trace; its ring, which hears nothing at level
-	// off, and its resolver are the backend's own.
+	// off, its log and its resolver are the backend's own.
 	Trace launchtrace.Options
 	// DrainWait bounds how long Close waits for work in flight and for telemetry.
 	// Default 10 s.

@@ -98,6 +98,7 @@ func Open(cfg Config) (*GPU, error) {
 	}
 	g.Accounts, g.ops = backend.AccountsOf(g.led), backend.NewOpCache(g)
 	cfg.Trace.Ring, cfg.Trace.Resolve = cfg.Hub.Ring(), backend.ResolveAllocation(g.led)
+	cfg.Trace.Logger = cfg.Logger
 	cfg.Trace.Publish = func() bool { return cfg.Hub.Level() >= lanetrace.LevelBasic }
 	g.trc = launchtrace.New(cfg.Trace)
 	if g.lib, err = openLibrary(cfg.Library); err != nil {

@@ -91,6 +91,7 @@ func Open(cfg Config) (*GPU, error) {
 	}
 	g.Accounts, g.ops = backend.AccountsOf(g.led), backend.NewOpCache(g)
 	cfg.Trace.Ring, cfg.Trace.Resolve = cfg.Hub.Ring(), backend.ResolveAllocation(g.led)
+	cfg.Trace.Logger = cfg.Logger
 	cfg.Trace.Publish = func() bool { return cfg.Hub.Level() >= lanetrace.LevelBasic }
 	g.trc = launchtrace.New(cfg.Trace)
 	g.mem = memory{total: cfg.TotalMemory, next: firstAddress, free: make(map[int64][]backend.DevicePtr)}
