@@ -132,6 +132,13 @@ func (r *Run) leaks(e *collector.Engine) []ledger.Suspect {
 	return out
 }
 
+// freesUnseen reports whether the engine may have freed something, in the time
+// that leaks judges, of which the entries that were read do not tell.
+func (r *Run) freesUnseen(e *collector.Engine) bool {
+	a := e.ReaderAccount()
+	return a.Lost > 0 || a.Missed > 0 && !r.o.Recorded
+}
+
 // sweptSites are the call sites whose allocations the engine's end swept, largest
 // first.
 func (r *Run) sweptSites() (sites []ledger.SiteTotal, all ledger.SiteTotal) {

@@ -54,6 +54,9 @@ func (r *Run) MemoryText(e *collector.Engine, minMiB int) string {
 		for i := range leaks {
 			b.WriteString("  " + leakText(&leaks[i], r.o.Width-2) + "\n")
 		}
+		if r.freesUnseen(e) {
+			b.WriteString("what they freed before the oldest entry that was read is not known\n")
+		}
 	}
 	return b.String()
 }

@@ -19,6 +19,13 @@ type memSource struct {
 	entries []spanring.Words
 	allocs  []spanring.Alloc
 	state   spanring.AllocState
+	missed  uint64 // entries that were overwritten before the reader came
+}
+
+func (s *memSource) Account() spanring.Account {
+	a := s.Engine.Account()
+	a.Missed += s.missed
+	return a
 }
 
 func (s *memSource) Info() (spanring.Info, error) { return s.info, nil }
@@ -234,5 +241,23 @@ func TestLongSites(t *testing.T) {
 	leak.Site = "a.go:1"
 	if got := leakText(&leak, 70); got != "a.go:1: 3.00 MiB live, +1.00 MiB/s over 4.00 s" {
 		t.Errorf("a short one: %q", got)
+	}
+}
+
+// TestFreesUnseen: the report says when frees before the entries that were read may
+// be missing.
+func TestFreesUnseen(t *testing.T) {
+	const says = "over 75.0 s\nwhat they freed before the oldest entry that was read is not known\n"
+	for _, c := range []struct {
+		missed         uint64
+		recorded, want bool
+	}{{0, false, false}, {1, false, true}, {1, true, false}} {
+		s := newMemSource()
+		s.missed = c.missed
+		s.made(1, 100*1024, 1001, 1030, 1050, 1070, 1090)
+		r, e := s.run(t, Options{Recorded: c.recorded})
+		if text := r.MemoryText(e, 0); !strings.Contains(text, "suspected leaks") || strings.Contains(text, says) != c.want {
+			t.Errorf("%+v:\n%s", c, text)
+		}
 	}
 }
