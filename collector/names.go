@@ -130,7 +130,11 @@ func (n *names) get(id spanring.NameID) *Name {
 	}
 	n.bytes += len(raw.Text)
 	nm := &Name{ID: id, Kind: raw.Kind, Text: CleanText(raw.Text), GraphID: raw.GraphID, GraphNodes: raw.GraphNodes}
-	if nm.Text == "" {
+	switch {
+	case nm.Text != "":
+	case nm.Kind == spanring.NameGraph: // graphs seldom have a name of their own
+		nm.Text = fmt.Sprintf("%d (%d nodes)", nm.GraphID, nm.GraphNodes)
+	default:
 		nm.Text = unnamed
 	}
 	label := nm.Text

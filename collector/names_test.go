@@ -110,3 +110,22 @@ func TestEngineName(t *testing.T) {
 		}
 	}
 }
+
+// TestGraphWithoutALabel: a graph is told from others by its id and size.
+func TestGraphWithoutALabel(t *testing.T) {
+	w, err := spanring.NewHeap(spanring.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	bare, named, nothing := w.GraphName(7, 212, ""), w.GraphName(8, 3, "decode"), w.Name(spanring.NameKernel, "")
+	r, err := spanring.NewHeapReader(w, spanring.ReaderOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := newNames(NewRingSource(r))
+	for id, want := range map[spanring.NameID]string{bare: "7 (212 nodes)", named: "decode", nothing: "unnamed"} {
+		if got := n.get(id); got.Text != want || got.Label != want {
+			t.Errorf("name %d is %q, label %q, want %q", id, got.Text, got.Label, want)
+		}
+	}
+}
