@@ -50,25 +50,35 @@ type Hub struct {
 // A ring that cannot be made is no error: it is warned of once, the hub is off
 // for good, Disabled says why, and the engine runs on.
 func Open(cfg Config) (*Hub, error) {
-	s, err := cfg.settle()
+	h, err := newHub(cfg)
 	if err != nil {
-		return nil, fmt.Errorf("lanetrace: %w", err)
+		return nil, err
 	}
-	h := &Hub{cfg: s, stop: make(chan struct{})}
-	h.devices.Store(new([]*Device))
-	h.arms.init(s.KernelSpanEvery, s.KernelBudget)
-	if h.ring, err = makeRing(s); err != nil {
+	if h.ring, err = makeRing(h.cfg); err != nil {
 		h.why = err
-		s.Logger.Warn("lanetrace: telemetry is off", "reason", err.Error())
+		h.cfg.Logger.Warn("lanetrace: telemetry is off", "reason", err.Error())
 		return h, nil
 	}
-	h.start(s.level)
+	h.start()
 	return h, nil
 }
 
 // OpenHeap is Open with a ring on the heap that no other process can read, for
 // tests and benchmarks. The configuration's directory is not touched.
 func OpenHeap(cfg Config) (*Hub, error) {
+	h, err := newHub(cfg)
+	if err != nil {
+		return nil, err
+	}
+	if h.ring, err = spanring.NewHeap(h.cfg.ringOptions()); err != nil {
+		return nil, fmt.Errorf("lanetrace: %w", err)
+	}
+	h.start()
+	return h, nil
+}
+
+// newHub is a hub without a ring.
+func newHub(cfg Config) (*Hub, error) {
 	s, err := cfg.settle()
 	if err != nil {
 		return nil, fmt.Errorf("lanetrace: %w", err)
@@ -76,10 +86,6 @@ func OpenHeap(cfg Config) (*Hub, error) {
 	h := &Hub{cfg: s, stop: make(chan struct{})}
 	h.devices.Store(new([]*Device))
 	h.arms.init(s.KernelSpanEvery, s.KernelBudget)
-	if h.ring, err = spanring.NewHeap(s.ringOptions()); err != nil {
-		return nil, fmt.Errorf("lanetrace: %w", err)
-	}
-	h.start(s.level)
 	return h, nil
 }
 
@@ -102,7 +108,8 @@ func makeRing(s settled) (*spanring.Writer, error) {
 	return spanring.Create(s.dir, s.ringOptions())
 }
 
-func (h *Hub) start(level Level) {
+func (h *Hub) start() {
+	level := h.cfg.level
 	h.lanes.init(h.ring)
 	h.ring.SetLevel(uint8(level))
 	h.level.Store(uint32(level))
