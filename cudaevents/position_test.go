@@ -180,15 +180,7 @@ func TestRateThatChanges(t *testing.T) {
 	g := newRig(t, scripted.Options{DriftPPM: 10}, cudaevents.Options{Pairs: 64})
 	w := g.watch()
 	s := g.d.NewStream()
-	busy := func(n int) {
-		for range n {
-			h := g.begin(s, g.lane(1))
-			g.d.Work(s, 3*ms)
-			g.end(h)
-			g.d.Advance(5 * ms)
-			w.harvest()
-		}
-	}
+	busy := func(n int) { w.busy(s, n) }
 	busy(610) // 50 ms after an anchor
 	before := g.r.Clock()
 	g.d.SetDrift(-150)
@@ -241,15 +233,7 @@ func TestPositionsAfterIdle(t *testing.T) {
 		g := newRig(t, scripted.Options{DriftPPM: 10, Jitter: jitter()}, cudaevents.Options{Pairs: 64})
 		w := g.watch()
 		s := g.d.NewStream()
-		busy := func(n int) {
-			for range n {
-				h := g.begin(s, g.lane(1))
-				g.d.Work(s, 3*ms)
-				g.end(h)
-				g.d.Advance(5 * ms)
-				w.harvest()
-			}
-		}
+		busy := func(n int) { w.busy(s, n) }
 		busy(1000)
 		anchors := g.r.Clock().Anchors
 		for range 10 { // nothing in flight: harvests make no call
@@ -330,15 +314,7 @@ func TestClockJumpIsSurvived(t *testing.T) {
 		g := newRig(t, scripted.Options{DriftPPM: 10}, cudaevents.Options{Pairs: 64})
 		w := g.watch()
 		s := g.d.NewStream()
-		busy := func(n int) {
-			for range n {
-				h := g.begin(s, g.lane(1))
-				g.d.Work(s, 3*ms)
-				g.end(h)
-				g.d.Advance(5 * ms)
-				w.harvest()
-			}
-		}
+		busy := func(n int) { w.busy(s, n) }
 		busy(320) // a fifth of a second to the next anchor
 		g.d.Advance(abs64(jump))
 		g.d.JumpHost(jump)

@@ -234,6 +234,18 @@ func (g *rig) watch() *watcher {
 	return w
 }
 
+// busy runs n lanes of 3 ms on s, one every 5 ms, and harvests after each.
+func (w *watcher) busy(s cudaevents.Stream, n int) {
+	w.g.t.Helper()
+	for range n {
+		h := w.g.begin(s, w.g.lane(1))
+		w.g.d.Work(s, 3*ms)
+		w.g.end(h)
+		w.g.d.Advance(5 * ms)
+		w.harvest()
+	}
+}
+
 // harvest harvests and checks what landed, before its events are recorded again.
 func (w *watcher) harvest() []spanring.Span {
 	w.g.t.Helper()
