@@ -1,8 +1,7 @@
 //go:build cgo
 
-// Package raw does what the backend never would, for tests and benchmarks of it:
-// it forks as C programs do, sets contexts and capture modes for a thread, and runs
-// the driver calls of a lane or a timed launch in a loop of plain C.
+// Package raw does what the backend never would, for tests of it: it forks as C
+// programs do, and sets contexts and capture modes for a thread.
 package raw
 
 /*
