@@ -9,12 +9,13 @@ type Counter uint8
 //
 //	begun = landed + failed{reason} + dropped + in flight
 const (
-	// CtrBegun counts spans begun: steps, lanes, kernels, graph launches.
+	// CtrBegun counts spans begun: steps, lanes, kernels, graph launches, and
+	// requests, which begin for the account when they end.
 	CtrBegun Counter = 0
 	// CtrDropped counts spans that found no free pair slot.
 	CtrDropped Counter = 1
 	// CtrLanded counts spans whose times were read and written to the log, and
-	// steps that ended.
+	// steps and requests that ended.
 	CtrLanded Counter = 16
 	// CtrFailedFirst is the counter of the first Reason; the others follow in the
 	// order of the reasons.
@@ -109,6 +110,8 @@ const (
 	// file.
 	CtrControlApplied  Counter = 13
 	CtrControlRejected Counter = 14
+	// CtrRequests counts requests whose end was written.
+	CtrRequests Counter = 15
 
 	// CtrQueued and CtrStarved count landed kernel and graph spans by whether
 	// work was queued ahead of them.
@@ -151,7 +154,7 @@ var counterText = map[Counter]string{
 	CtrHarvests: "harvests", CtrHarvestCalls: "harvest_calls", CtrHarvestNS: "harvest_ns",
 	CtrDriverCalls: "driver_calls", CtrPoolsFailed: "pools_failed",
 	CtrControlApplied: "control_applied", CtrControlRejected: "control_rejected",
-	CtrLaunches: "launches", CtrLaunchExecutions: "launch_executions", CtrLaunchDiffs: "launch_diffs",
+	CtrRequests: "requests", CtrLaunches: "launches", CtrLaunchExecutions: "launch_executions", CtrLaunchDiffs: "launch_diffs",
 	CtrLaunchDiffOps: "launch_diff_ops", CtrLaunchOpsDropped: "launch_ops_dropped",
 
 	CtrMemLiveBytes: "mem_live_bytes", CtrMemLiveCount: "mem_live_count", CtrMemPeakBytes: "mem_peak_bytes",

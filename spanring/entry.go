@@ -324,6 +324,7 @@ type StepEnd struct {
 	Armed   bool
 	Opened  uint32 // spans begun in it that land or fail, each with an entry
 	Dropped uint32 // spans that found no free slot
+	Linked  uint32 // trace contexts it was linked to, of which MaxStepLinks have entries
 }
 
 // Words encodes s.
@@ -334,7 +335,7 @@ func (s *StepEnd) Words() Words {
 	}
 	return Words{
 		head(KindStepEnd, f, 0, 0, 0, 0), s.Step, uint64(s.MonoNS), uint64(s.BeginNS),
-		uint64(s.Opened) | uint64(s.Dropped)<<32,
+		uint64(s.Opened) | uint64(s.Dropped)<<32, uint64(s.Linked),
 	}
 }
 
@@ -342,7 +343,7 @@ func (s *StepEnd) Words() Words {
 func (w *Words) StepEnd() (StepEnd, error) {
 	s := StepEnd{
 		Step: w[1], MonoNS: int64(w[2]), BeginNS: int64(w[3]), Armed: w.flags()&flagArmed != 0,
-		Opened: uint32(w[4]), Dropped: uint32(w[4] >> 32),
+		Opened: uint32(w[4]), Dropped: uint32(w[4] >> 32), Linked: uint32(w[5]),
 	}
 	if w.Kind() != KindStepEnd || s.BeginNS < 0 || s.MonoNS < s.BeginNS || s.Step == 0 {
 		return s, fmt.Errorf("%w: %v of step %d from %d to %d ns", ErrEntry, w.Kind(), s.Step, s.BeginNS, s.MonoNS)

@@ -83,7 +83,7 @@ func TestOtherEntriesRoundTrip(t *testing.T) {
 	if d := cmp.Diff(sb, gotSB); d != "" || err != nil {
 		t.Errorf("%v %s", err, d)
 	}
-	se := StepEnd{Step: math.MaxUint64, MonoNS: 9, BeginNS: 9, Armed: true, Opened: math.MaxUint32, Dropped: math.MaxUint32 - 1}
+	se := StepEnd{Step: math.MaxUint64, MonoNS: 9, BeginNS: 9, Armed: true, Opened: math.MaxUint32, Dropped: math.MaxUint32 - 1, Linked: math.MaxUint32}
 	w = se.Words()
 	gotSE, err := w.StepEnd()
 	if d := cmp.Diff(se, gotSE); d != "" || err != nil {

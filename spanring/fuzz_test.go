@@ -80,6 +80,16 @@ func decodeAll(t *testing.T, w Words) {
 		out, err := w.LaunchDiff()
 		again("launch diff", s, out, err)
 	}
+	if l, err := w.StepLink(); !refused(err) {
+		w := l.Words()
+		out, err := w.StepLink()
+		again("trace context", l, out, err)
+	}
+	if r, err := w.RequestEnd(); !refused(err) {
+		w := r.Words()
+		out, err := w.RequestEnd()
+		again("request end", r, out, err)
+	}
 	if accepted > 1 {
 		t.Fatalf("%x is %d kinds at once", w, accepted)
 	}
@@ -103,7 +113,7 @@ func lookAround(t *testing.T, r *Reader) {
 		return err != nil
 	}
 	if i, err := r.Info(); !failed(err) {
-		valid(i.Executable, i.Service, i.GPUName, i.GPUUUID, i.Producer)
+		valid(i.Executable, i.Service, i.GPUName, i.GPUUUID, i.Producer, i.Model)
 	}
 	if c, err := r.Counters(); !failed(err) {
 		_, _ = c.Failed(), c.InFlight()
@@ -294,6 +304,8 @@ func FuzzEntry(f *testing.F) {
 	add((&MemEvent{Kind: KindFree, Alloc: Alloc{Addr: 1, Bytes: 1, Kind: AllocDevice}}).Words())
 	add(fullViolation.Words())
 	add((&Violation{Addr: 1, Bytes: 1, GuardBytes: 1, Changed: 1, Value: 1}).Words())
+	add((&StepLink{7, fullContext}).Words())
+	add((&RequestEnd{fullContext, 5, 9, 100, 20}).Words())
 	add(Words{})
 	f.Fuzz(func(t *testing.T, a, b, c, d, e, g, h uint64) {
 		decodeAll(t, Words{a, b, c, d, e, g, h})

@@ -34,6 +34,7 @@ type Info struct {
 	GPUName        string // of context 0
 	Rank           Rank
 	Producer       string // library and version that writes the ring
+	Model          string // the served model, a text of the ring's names; at most MaxNameBytes
 	Level          uint8
 	Clean          bool   // the producer closed the ring itself
 	KernelEvery    uint32 // one step in so many is armed now; 0 is none

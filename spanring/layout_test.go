@@ -81,7 +81,7 @@ func TestNumbersPinned(t *testing.T) {
 	counters := map[Counter]string{
 		0: "begun", 1: "dropped", 2: "steps_begun", 3: "steps_ended", 4: "steps_armed", 5: "unattributed",
 		6: "capturing", 7: "stale_ends", 8: "misuse", 9: "given_up", 10: "names_full", 11: "launches",
-		12: "pools_failed", 13: "control_applied", 14: "control_rejected", 15: "reserved", 16: "landed",
+		12: "pools_failed", 13: "control_applied", 14: "control_rejected", 15: "requests", 16: "landed",
 		17: "failed_record", 18: "failed_unreadable", 19: "failed_capture", 20: "failed_abandoned",
 		21: "failed_replayed", 22: "failed_launch", 23: "failed_closed", 24: "failed_end_before_start",
 		25: "failed_not_finite", 26: "failed_zero", 27: "failed_too_long", 28: "failed_misplaced", 29: "reserved",
@@ -166,7 +166,7 @@ func TestFileBytes(t *testing.T) {
 		{"names", 56, nameAt}, {"name bytes", 64, 4096}, {"allocations", 72, allocAt}, {"allocation count", 80, 8},
 		{"pid", 104, uint64(os.Getpid())}, {"made, wall clock", 128, uint64(w.Info().CreatedUnixNS)}, {"made, monotonic", 136, uint64(w.Info().CreatedMonoNS)},
 		{"rank", 448, 1 | 2<<32}, {"rank", 456, 3 | 0xffffffff<<32},
-		{"state", 512, 2}, {"arming", 520, 64 | 5<<32}, {"head", 768, 66}, {"names used", 832, 16},
+		{"model", 496, 0}, {"state", 512, 2}, {"arming", 520, 64 | 5<<32}, {"head", 768, 66}, {"names used", 832, 16},
 		{"begun", 896, 7}, {"failed zero", 896 + 8*26, 3},
 		{"context sequence", 2304, 2}, {"context uuid", 2312, 0xaa}, {"context uuid", 2320, 0xbb << 56},
 		{"context flags", 2328, 3 | 1<<8 | 90<<16 | 3<<32}, {"constant", 2336, 3040 | 60<<32}, {"slots", 2344, 4 << 32},

@@ -147,7 +147,7 @@ func (r *Reader) attach(o ReaderOptions) error {
 			return err
 		}
 		r.geo, r.mask = geo, uint64(geo.LogEntries)-1
-		r.info = parseInfo(r.m)
+		r.info = parseInfo(r.m, r.geo)
 		head, err := r.loadHead()
 		if err != nil {
 			return err
@@ -228,7 +228,7 @@ func parseHeader(m memory, path string) (Geometry, error) {
 	return geo, nil
 }
 
-func parseInfo(m memory) Info {
+func parseInfo(m memory, geo Geometry) Info {
 	var i Info
 	copy(i.RunID[:], m.loadBytes(nil, offRunID, 16))
 	i.PID = m.half(offPID, 0)
@@ -243,6 +243,9 @@ func parseInfo(m memory) Info {
 		int32(m.half(offRank+8, 0)), int32(m.half(offRank+8, 1)),
 	}
 	i.Producer = m.text(offProducer, producerBytes)
+	if n, ok := readName(m, geo.nameOff(), int64(geo.NameBytes), NameID(m.half(offModel, 0))); ok {
+		i.Model = n.Text
+	}
 	refreshInfo(m, &i)
 	return i
 }

@@ -151,7 +151,7 @@ func TestOpenRefusesOtherFiles(t *testing.T) {
 func TestInfo(t *testing.T) {
 	want := Info{
 		Executable: "engine", Service: "chat", GPUUUID: "GPU-1", GPUName: "H200", Rank: Rank{0, 1, 2, 3}, Producer: "lanetrace 0.1",
-		Level: 2, KernelEvery: 64, ArmedRequested: 3,
+		Model: "org/model", Level: 2, KernelEvery: 64, ArmedRequested: 3,
 	}
 	w, err := NewHeap(Options{Geometry: smallGeometry, Info: want})
 	if err != nil {

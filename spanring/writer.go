@@ -244,6 +244,9 @@ func newWriter(m memory, geo Geometry, info Info) *Writer {
 	m.store(offState, uint64(info.Level))
 	w.SetArming(info.KernelEvery, info.ArmedRequested)
 	w.names.init(m, geo.nameOff(), geo.NameBytes)
+	if info.Model != "" {
+		m.store(offModel, uint64(w.Name(NameOther, info.Model)))
+	}
 	w.allocs.init(w)
 	m.store(offMagic, magic)
 	return w
