@@ -26,7 +26,12 @@ type Config struct {
 	// Service is the engine's name in metrics and traces (OTEL_SERVICE_NAME).
 	// Default: the executable's base name, filled in by readers.
 	Service string
-	// Rank is the engine's place in a parallel group. Nil: none.
+	// Model is the served model's name, cut at spanring.MaxNameBytes
+	// (LANETRACE_MODEL). Default: none.
+	Model string
+	// Rank is the engine's place in its parallel groups, each from 0, -1 for none
+	// (LANETRACE_RANK_DATA, LANETRACE_RANK_TENSOR, LANETRACE_RANK_PIPELINE,
+	// LANETRACE_RANK_EXPERT; those not set are -1). Nil: none.
 	Rank *spanring.Rank
 	// RingBytes bounds the ring file's size, from 64 KiB (LANETRACE_RING_BYTES).
 	// Default 0: spanring.DefaultGeometry, 7 MiB.
@@ -76,6 +81,7 @@ func (c Config) FromEnv(getenv func(string) string) (Config, error) {
 	text(&c.Dir, "LANETRACE_DIR")
 	text(&c.Group, "LANETRACE_GROUP")
 	text(&c.Service, "OTEL_SERVICE_NAME")
+	text(&c.Model, "LANETRACE_MODEL")
 	var errs []error
 	number := func(zero bool, name string, lo, hi int64, set func(int64)) {
 		v := getenv(name)
@@ -92,6 +98,19 @@ func (c Config) FromEnv(getenv func(string) string) (Config, error) {
 	number(c.RingBytes == 0, "LANETRACE_RING_BYTES", 64<<10, spanring.MaxFileBytes, func(n int64) { c.RingBytes = n })
 	number(c.Pairs == 0, "LANETRACE_PAIRS", 1, 1<<20, func(n int64) { c.Pairs = int(n) })
 	number(c.KernelSpanEvery == 0, "LANETRACE_KERNEL_SPAN_EVERY", 1, math.MaxInt32, func(n int64) { c.KernelSpanEvery = int(n) })
+	rank, ranked := spanring.NoRank, false
+	for _, r := range [...]struct {
+		name string
+		dst  *int32
+	}{
+		{"LANETRACE_RANK_DATA", &rank.Data}, {"LANETRACE_RANK_TENSOR", &rank.Tensor},
+		{"LANETRACE_RANK_PIPELINE", &rank.Pipeline}, {"LANETRACE_RANK_EXPERT", &rank.Expert},
+	} {
+		number(c.Rank == nil, r.name, 0, math.MaxInt32, func(n int64) { *r.dst, ranked = int32(n), true })
+	}
+	if ranked {
+		c.Rank = &rank
+	}
 	if v := getenv("LANETRACE_KERNEL_BUDGET"); v != "" && c.KernelBudget == 0 {
 		f, err := strconv.ParseFloat(v, 64)
 		if err != nil || !(f > 0 && f <= 1) {

@@ -90,7 +90,7 @@ func newHub(cfg Config) (*Hub, error) {
 }
 
 func (s *settled) ringOptions() spanring.Options {
-	info := spanring.Info{Service: s.Service, Rank: spanring.NoRank, Producer: "lanetrace-go " + Version, Level: uint8(s.level)}
+	info := spanring.Info{Service: s.Service, Model: s.Model, Rank: spanring.NoRank, Producer: "lanetrace-go " + Version, Level: uint8(s.level)}
 	if s.Rank != nil {
 		info.Rank = *s.Rank
 	}

@@ -609,6 +609,7 @@ func TestFromEnv(t *testing.T) {
 	env := map[string]string{
 		"LANETRACE_LEVEL": "kernel", "LANETRACE_DIR": "/d", "LANETRACE_GROUP": "7", "OTEL_SERVICE_NAME": "svc",
 		"LANETRACE_RING_BYTES": "262144", "LANETRACE_PAIRS": "100", "LANETRACE_KERNEL_SPAN_EVERY": "8", "LANETRACE_KERNEL_BUDGET": "0.01",
+		"LANETRACE_MODEL": "org/model", "LANETRACE_RANK_TENSOR": "0", "LANETRACE_RANK_EXPERT": "7",
 	}
 	got, err := Config{Dir: "/mine"}.FromEnv(func(k string) string { return env[k] })
 	if err != nil {
@@ -616,13 +617,14 @@ func TestFromEnv(t *testing.T) {
 	}
 	want := Config{
 		Level: "kernel", Dir: "/mine", Group: "7", Service: "svc", RingBytes: 262144, Pairs: 100,
-		KernelSpanEvery: 8, KernelBudget: 0.01,
+		KernelSpanEvery: 8, KernelBudget: 0.01, Model: "org/model", Rank: &spanring.Rank{Data: -1, Tensor: 0, Pipeline: -1, Expert: 7},
 	}
 	if d := cmp.Diff(want, got); d != "" {
 		t.Errorf("(-want +got):\n%s", d)
 	}
 	for k, v := range map[string]string{
 		"LANETRACE_RING_BYTES": "lots", "LANETRACE_PAIRS": "0", "LANETRACE_KERNEL_SPAN_EVERY": "-1", "LANETRACE_KERNEL_BUDGET": "NaN",
+		"LANETRACE_RANK_DATA": "-1", "LANETRACE_RANK_PIPELINE": "x",
 	} {
 		_, err := Config{}.FromEnv(func(n string) string {
 			if n == k {

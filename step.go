@@ -24,6 +24,7 @@ type stepState struct {
 	dropped atomic.Uint32
 	ordinal atomic.Uint32
 	timed   atomic.Uint32 // launches that got a pair
+	linked  atomic.Uint32 // trace contexts, also those beyond what is written
 	armed   atomic.Bool
 }
 
@@ -89,6 +90,7 @@ func (h *Hub) stepBegin() Step {
 	st.dropped.Store(0)
 	st.ordinal.Store(0)
 	st.timed.Store(0)
+	st.linked.Store(0)
 	st.armed.Store(armed)
 	st.opened.Store(0)
 	st.id.Store(id)
@@ -143,7 +145,7 @@ func (s Step) end() {
 	s.state.endNS.Store(now)
 	e := (&spanring.StepEnd{
 		Step: s.ID(), MonoNS: now, BeginNS: begin, Armed: s.Armed(),
-		Opened: opened, Dropped: s.state.dropped.Load(),
+		Opened: opened, Dropped: s.state.dropped.Load(), Linked: s.state.linked.Load(),
 	}).Words()
 	h.ring.Append(&e)
 	h.ring.Add(spanring.CtrLanded, 1)
