@@ -22,7 +22,7 @@ type counters struct {
 func ofAccount(c spanring.Counter) bool {
 	switch c {
 	case spanring.CtrBegun, spanring.CtrLanded, spanring.CtrDropped, spanring.CtrStepsBegun, spanring.CtrStepsEnded,
-		spanring.CtrStepsArmed, spanring.CtrQueued, spanring.CtrStarved:
+		spanring.CtrStepsArmed, spanring.CtrRequests, spanring.CtrQueued, spanring.CtrStarved:
 		return true
 	}
 	return c >= spanring.FailRecord.Counter() && c < spanring.FailRecord.Counter()+spanring.Counter(spanring.NumReasons)-1
@@ -59,6 +59,10 @@ func (c *counters) entry(ring *spanring.Writer, w *spanring.Words) {
 		// Its begin was counted: here, or as in flight when the recording began.
 		c.add(ring, spanring.CtrLanded, 1)
 		c.add(ring, spanring.CtrStepsEnded, 1)
+	case k == spanring.KindRequestEnd:
+		c.add(ring, spanring.CtrBegun, 1)
+		c.add(ring, spanring.CtrLanded, 1)
+		c.add(ring, spanring.CtrRequests, 1)
 	case k.IsSpan():
 		c.begun(ring)
 		c.add(ring, spanring.CtrLanded, 1)

@@ -77,7 +77,7 @@ func Play(ctx context.Context, dir spanring.Dir, src *recording.Source, o Option
 	}
 	ring, err := spanring.Create(dir, spanring.Options{Geometry: o.Geometry, Info: spanring.Info{
 		Executable: info.Executable, Service: info.Service, GPUUUID: info.GPUUUID, GPUName: info.GPUName,
-		Rank: info.Rank, Producer: info.Producer, Level: info.Level,
+		Rank: info.Rank, Producer: info.Producer, Model: info.Model, Level: info.Level,
 	}})
 	if err != nil {
 		return nil, err
@@ -182,6 +182,9 @@ func (p *play) move(w *spanring.Words) {
 	case spanring.KindLane, spanring.KindKernel, spanring.KindGraph, spanring.KindSpanFailed, spanring.KindLaunchDiff:
 		add(2)
 		w[5] = w[5]&^0xffffffff | uint64(p.name(spanring.NameID(w[5])))
+	case spanring.KindRequestEnd:
+		add(4)
+		add(5)
 	case spanring.KindAlloc, spanring.KindFree, spanring.KindViolation:
 		add(5)
 		w[3] = w[3]&0xffffffff | uint64(p.name(spanring.NameID(w[3]>>32)))<<32
