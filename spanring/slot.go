@@ -93,6 +93,26 @@ func (s Slots) Store(i int, w SlotWord) { atomic.StoreUint64(&s.rec(i)[0], uint6
 // now, stored last, so that no reader takes those of an earlier span for them.
 func (s Slots) Put(i int, v *Slot) {
 	p := s.rec(i)
+	w := v.words(atomic.LoadUint64(&p[slotMark+1]))
+	putWords(p, &w)
+	gen := SlotWord(atomic.LoadUint64(&p[0])).Generation()
+	atomic.StoreUint64(&p[slotMark+1], v.mark(gen))
+}
+
+// words is what v looks like as a slot's payload, with another word in the place
+// of the mark.
+func (v *Slot) words(mark uint64) Words {
+	return Words{
+		v.Step, uint64(v.EnqueueMonoNS), uint64(v.ClosedMonoNS),
+		uint64(v.Name) | uint64(v.Ordinal)<<32,
+		uint64(v.Parent) | uint64(v.Lane)<<32 | uint64(v.Stream)<<48,
+		mark,
+		v.Graph,
+	}
+}
+
+// mark is the mark that says that v are the contents of generation gen.
+func (v *Slot) mark(gen uint32) uint64 {
 	var fl uint64
 	if v.Armed {
 		fl |= flagArmed
@@ -101,16 +121,7 @@ func (s Slots) Put(i int, v *Slot) {
 		fl |= flagSharedStart
 	}
 	fl |= uint64(v.Gap & flagGapMask)
-	w := Words{
-		v.Step, uint64(v.EnqueueMonoNS), uint64(v.ClosedMonoNS),
-		uint64(v.Name) | uint64(v.Ordinal)<<32,
-		uint64(v.Parent) | uint64(v.Lane)<<32 | uint64(v.Stream)<<48,
-		atomic.LoadUint64(&p[slotMark+1]),
-		v.Graph,
-	}
-	putWords(p, &w)
-	gen := SlotWord(atomic.LoadUint64(&p[0])).Generation()
-	atomic.StoreUint64(&p[slotMark+1], uint64(v.Kind)|fl<<8|uint64(v.Context)<<16|uint64(gen)<<32)
+	return uint64(v.Kind) | fl<<8 | uint64(v.Context)<<16 | uint64(gen)<<32
 }
 
 // slotMark is the payload word that holds kind, flags, context and, in its upper
