@@ -29,6 +29,8 @@ type assembler struct {
 	// length, so that what comes late opens no second step of the same number.
 	closed [closedMemory]closedStep
 
+	derive deriver
+
 	ready []*Step // closed, not handed over yet
 	free  []*Step
 
@@ -312,6 +314,7 @@ func (a *assembler) close(st *Step, r IncompleteReason) {
 			sp.LaneText = a.lanes[sp.Lane]
 		}
 	}
+	a.derive.derive(st)
 	a.ready = append(a.ready, st)
 }
 

@@ -44,6 +44,7 @@ type Engine struct {
 	known known
 
 	sum   summary     // what its steps added up to
+	gpu   gpuTime     // how its devices spent their time; sum.mu guards it
 	mem   memory      // what is known of its device memory
 	attrs engineAttrs // of its instruments, built once
 }

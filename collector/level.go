@@ -3,6 +3,9 @@ package collector
 // levelText are the levels as engines spell them.
 var levelText = [...]string{"off", "basic", "lane", "kernel"}
 
+// levelLane is the lowest level that times lanes.
+const levelLane = 2
+
 // LevelText is the spelling of a level in a ring's header or a step's begin;
 // "unknown" of a level of a later release.
 func LevelText(level uint8) string {

@@ -126,6 +126,7 @@ func (p *Processor) Poll() (n int, done bool, err error) {
 	p.assemble(p.batch[:n])
 	p.handOver()
 	p.engine.watchMemory(p.asm.nowNS)
+	p.engine.watchLevel(p.asm.nowNS)
 	if err != nil {
 		p.finish(IncompleteEnded, EngineDied)
 		return n, true, fmt.Errorf("read engine %s: %w", p.engine.label, err)
@@ -193,6 +194,7 @@ func (p *Processor) finish(r IncompleteReason, st EngineState) {
 	p.engine.sum.mu.Lock()
 	p.asm.closeAll(r)
 	p.countClosed()
+	p.engine.gpu.finish()
 	p.engine.sum.mu.Unlock()
 	p.handOver()
 	p.engine.state.Store(uint32(st))
@@ -234,7 +236,9 @@ func (p *Processor) assemble(batch []spanring.Entry) {
 func (p *Processor) countClosed() {
 	for _, s := range p.asm.ready {
 		p.engine.sum.step(s)
+		p.engine.gpu.add(s)
 	}
+	p.engine.gpu.settle(p.asm.oldestBegin())
 	p.engine.sum.openSteps = len(p.asm.open)
 }
 

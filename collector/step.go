@@ -103,6 +103,9 @@ type Step struct {
 	// ClosedMonoNS is the source's time when the step closed.
 	ClosedMonoNS int64
 
+	// Derived follows from the spans.
+	Derived Derived
+
 	landed      int  // span entries, LeftOut among them
 	rootCounted bool // the step itself is among the ledger's received
 	touchedNS   int64
