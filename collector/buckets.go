@@ -58,6 +58,13 @@ func newBuckets(bounds []int64) buckets {
 // clock's uncertainty) is taken for 0.
 func (b *buckets) observe(ns int64) {
 	ns = max(ns, 0)
+	b.counts[b.index(ns)]++
+	b.count++
+	b.sumNS += float64(ns)
+}
+
+// index is the bucket of ns.
+func (b *buckets) index(ns int64) int {
 	lo, hi := 0, len(b.bounds)
 	for lo < hi {
 		m := int(uint(lo+hi) >> 1)
@@ -67,9 +74,7 @@ func (b *buckets) observe(ns int64) {
 			hi = m
 		}
 	}
-	b.counts[lo]++
-	b.count++
-	b.sumNS += float64(ns)
+	return lo
 }
 
 // point is the histogram as a reader gets it.

@@ -11,13 +11,9 @@ import (
 	"sync"
 	"sync/atomic"
 	"syscall"
-	"time"
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
-	"go.opentelemetry.io/otel/sdk/instrumentation"
-	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
-	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 
 	"github.com/lanetrace/lanetrace/spanring"
 )
@@ -48,6 +44,9 @@ type InstrumentOptions struct {
 	// TopSites is how many call sites of an engine have series of their own: those
 	// that hold the most device memory. The rest is "other". Default 50.
 	TopSites int
+	// Histograms is how lanes, steps and queue delays are kept. Default
+	// HistogramsExplicit.
+	Histograms HistogramForm
 	// Version is shown by build.info. Default "unknown".
 	Version string
 }
@@ -98,6 +97,7 @@ func (i *Instruments) add(e *Engine) {
 		return
 	}
 	e.attrs = newEngineAttrs(e.label)
+	e.sum.keep(i.o.Histograms)
 	i.mu.Lock()
 	i.engines = append(i.engines, e)
 	i.mu.Unlock()
@@ -171,6 +171,7 @@ var failReasons, problemReasons, incompleteReasons = func() (f, p, n []string) {
 
 // engineAttrs are the attributes of one engine's instruments.
 type engineAttrs struct {
+	made   bool // there are instruments
 	set    attribute.Set
 	engine metric.MeasurementOption
 
@@ -193,7 +194,7 @@ func newEngineAttrs(label string) engineAttrs {
 	}
 	set := attribute.NewSet(attribute.String(labelEngine, label))
 	return engineAttrs{
-		set: set, engine: metric.WithAttributeSet(set),
+		made: true, set: set, engine: metric.WithAttributeSet(set),
 		armed:       [2]metric.MeasurementOption{with(labelArmed, "false"), with(labelArmed, "true")},
 		failed:      each(failReasons),
 		problems:    each(problemReasons),
@@ -499,54 +500,4 @@ func RegisterMetricExport(m metric.Meter, pushes func() [2]uint64) error {
 		return fmt.Errorf("register metric export instrument: %w", err)
 	}
 	return nil
-}
-
-// Producer yields the histograms by engine, lane and kernel.
-func (i *Instruments) Producer() sdkmetric.Producer { return producer{i} }
-
-type producer struct{ i *Instruments }
-
-// Scope is the instrumentation scope of metrics.
-const Scope = "github.com/lanetrace/lanetrace"
-
-// Produce implements sdkmetric.Producer.
-func (p producer) Produce(context.Context) ([]metricdata.ScopeMetrics, error) {
-	now := time.Now()
-	points := make(map[*Metric][]metricdata.HistogramDataPoint[float64])
-	add := func(m *Metric, b *buckets, attrs attribute.Set, seconds []float64, since time.Time) {
-		points[m] = append(points[m], b.point(attrs, seconds, since, now))
-	}
-	for _, e := range p.i.list() {
-		s := &e.sum
-		s.mu.Lock()
-		add(mStepDuration, &s.stepTime[0], e.attrs.set, stepSeconds, s.start)
-		add(mStepArmedDuration, &s.stepTime[1], e.attrs.set, stepSeconds, s.start)
-		add(mStepHostDuration, &s.stepHost, e.attrs.set, stepSeconds, s.start)
-		for _, l := range s.lanes {
-			add(mLaneDuration, &l.duration[0], l.attrs, stepSeconds, l.since)
-			add(mLaneArmedDuration, &l.duration[1], l.attrs, stepSeconds, l.since)
-			add(mLaneQueueDelay, &l.queue, l.attrs, stepSeconds, l.since)
-		}
-		for _, t := range []struct {
-			m *Metric
-			t *topK
-		}{{mKernelDuration, s.kernels}, {mGraphDuration, s.graph}} {
-			t.t.rank(now)
-			for _, r := range t.t.members {
-				add(t.m, &r.h, r.attrs, kernelSeconds, r.since)
-			}
-			add(t.m, &t.t.other.h, t.t.other.attrs, kernelSeconds, t.t.other.since)
-		}
-		s.mu.Unlock()
-	}
-	sm := metricdata.ScopeMetrics{Scope: instrumentation.Scope{Name: Scope, Version: p.i.o.Version}}
-	for _, m := range metrics {
-		if len(points[m]) > 0 {
-			sm.Metrics = append(sm.Metrics, metricdata.Metrics{
-				Name: m.Name, Description: m.Help, Unit: m.Unit,
-				Data: metricdata.Histogram[float64]{DataPoints: points[m], Temporality: metricdata.CumulativeTemporality},
-			})
-		}
-	}
-	return []metricdata.ScopeMetrics{sm}, nil
 }

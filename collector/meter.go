@@ -45,7 +45,9 @@ func NewMeterProvider(o MeterOptions) (*sdkmetric.MeterProvider, metric.Meter, e
 	if err != nil {
 		return nil, nil, fmt.Errorf("OTEL_RESOURCE_ATTRIBUTES: %w", err)
 	}
-	mo := []sdkmetric.Option{sdkmetric.WithResource(res)}
+	// Kernels, sites and regions are limited by their own K. The SDK's limit counts all
+	// engines together and would make something else of the last ones.
+	mo := []sdkmetric.Option{sdkmetric.WithResource(res), sdkmetric.WithCardinalityLimit(0)}
 	for _, r := range o.Readers {
 		mo = append(mo, sdkmetric.WithReader(r))
 	}

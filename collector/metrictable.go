@@ -117,9 +117,9 @@ var (
 		"The same of armed steps' lanes, which hold what timing their kernels costs.")
 	mLaneQueueDelay = define(gGPU, TypeHistogram, "gpu.lane.queue.delay", "s", "engine lane",
 		"From enqueueing a lane on the host to its start on the GPU; armed steps left out.")
-	mKernelDuration = define(gGPU, TypeHistogram, "gpu.kernel.duration", "s", "engine kernel",
-		"A kernel on the GPU, less the machine's constant; armed steps only, because only their kernels are timed. The kernels that take most time have series of their own, the rest is the kernel other. C++ names are demangled, without template arguments and parameters.")
-	mGraphDuration = define(gGPU, TypeHistogram, "gpu.graph.duration", "s", "engine graph",
+	mKernelArmedDuration = define(gGPU, TypeHistogram, "gpu.kernel.armed.duration", "s", "engine kernel",
+		"A kernel on the GPU, less the machine's constant. Only the kernels of armed steps are timed: multiplied by steps of both kinds over armed steps it stands for all of them, as the recording rules in dashboards/prometheus do. The kernels that take most time have series of their own, the rest is the kernel other. C++ names are demangled, without template arguments and parameters.")
+	mGraphArmedDuration = define(gGPU, TypeHistogram, "gpu.graph.armed.duration", "s", "engine graph",
 		"A graph launch on the GPU, by its event pair; armed steps only. Limited like kernels.")
 	mSpansQueued = define(gGPU, TypeCounter, "spans.queued", "{span}", "engine",
 		"Landed kernels and graphs with work queued ahead of them, so that no host gap is inside.")

@@ -53,7 +53,7 @@ func TestMetricTable(t *testing.T) {
 		}
 	}
 	for _, want := range []string{
-		"lanetrace_gpu_lane_duration_seconds", "lanetrace_step_duration_seconds", "lanetrace_gpu_kernel_duration_seconds",
+		"lanetrace_gpu_lane_duration_seconds", "lanetrace_step_duration_seconds", "lanetrace_gpu_kernel_armed_duration_seconds",
 		"lanetrace_spans_begun_total", "lanetrace_spans_landed_total", "lanetrace_spans_failed_total",
 		"lanetrace_spans_dropped_total", "lanetrace_spans_in_flight", "lanetrace_entries_lost_total",
 		"lanetrace_entries_published_total", "lanetrace_steps_total", "lanetrace_engine_info",

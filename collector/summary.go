@@ -27,8 +27,9 @@ type summary struct {
 	malformed      uint64 // entries that are no spans and cannot be
 	lateEntries    uint64 // entries that are no spans, of steps closed before
 	otherEntries   uint64 // of kinds that steps do not consist of
-	stepTime       [2]buckets
-	stepHost       buckets
+	form           HistogramForm
+	stepTime       [2]histogram
+	stepHost       histogram
 	lanes          map[string]*laneSummary
 	kernels, graph *topK
 	regions        map[string]*regionSummary
@@ -39,16 +40,15 @@ type summary struct {
 // laneSummary is what one lane added up to.
 type laneSummary struct {
 	attrs    attribute.Set
-	duration [2]buckets // not armed, armed
-	queue    buckets
+	duration [2]histogram // not armed, armed
+	queue    histogram
 	since    time.Time
 }
 
 func (s *summary) init(label string, top int) {
 	s.start = time.Now()
 	s.label = label
-	s.stepTime = [2]buckets{newBuckets(stepBounds), newBuckets(stepBounds)}
-	s.stepHost = newBuckets(stepBounds)
+	s.keep(HistogramsExplicit)
 	s.lanes = make(map[string]*laneSummary)
 	attrs := func(key string) func(string) attribute.Set {
 		return func(l string) attribute.Set {
@@ -61,6 +61,13 @@ func (s *summary) init(label string, top int) {
 	// something.
 	s.regions = make(map[string]*regionSummary)
 	s.region(other)
+}
+
+// keep says in which form histograms are kept, before anything is counted.
+func (s *summary) keep(f HistogramForm) {
+	s.form = f
+	s.stepTime = [2]histogram{newHistogram(stepBounds, f), newHistogram(stepBounds, f)}
+	s.stepHost = newHistogram(stepBounds, f)
 }
 
 func b2i(b bool) int {
@@ -107,8 +114,8 @@ func (s *summary) lane(label string) *laneSummary {
 	}
 	l := &laneSummary{
 		attrs:    attribute.NewSet(attribute.String(labelEngine, s.label), attribute.String(labelLane, label)),
-		duration: [2]buckets{newBuckets(stepBounds), newBuckets(stepBounds)},
-		queue:    newBuckets(stepBounds),
+		duration: [2]histogram{newHistogram(stepBounds, s.form), newHistogram(stepBounds, s.form)},
+		queue:    newHistogram(stepBounds, s.form),
 		since:    time.Now(),
 	}
 	s.lanes[label] = l

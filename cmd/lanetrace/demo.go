@@ -25,6 +25,7 @@ type demoCmd struct {
 	Dir    string     `help:"Ring directory to play in, made if missing (default: a fresh one in memory, removed at the end)." placeholder:"DIR"`
 	otlpFlags
 	everyFlag
+	metricFlags
 	Duration period `help:"End after so long (default: on SIGINT or SIGTERM)." placeholder:"D"`
 }
 
@@ -50,7 +51,7 @@ func (c *demoCmd) Run(a *app) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, remove()) }()
-	s, err := a.newService(serviceOptions{listen: c.Listen, endpoint: c.OTLPEndpoint, dir: dir, log: a.log.slog(true)})
+	s, err := a.newService(serviceOptions{listen: c.Listen, ins: c.instruments(), endpoint: c.OTLPEndpoint, dir: dir, log: a.log.slog(true)})
 	if err != nil {
 		return err
 	}

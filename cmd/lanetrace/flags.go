@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/lanetrace/lanetrace"
+	"github.com/lanetrace/lanetrace/collector"
 	"github.com/lanetrace/lanetrace/spanring"
 )
 
@@ -100,6 +102,20 @@ type otlpFlags struct {
 // everyFlag says which steps become traces.
 type everyFlag struct {
 	Every positive `help:"Send one step in so many as a trace, besides armed and faulty ones (default ${default})." default:"1000" placeholder:"N"`
+}
+
+// metricFlags say how metrics are made.
+type metricFlags struct {
+	Histograms collector.HistogramForm `help:"Buckets of the histograms of lanes, steps and queue delays: explicit, or exponential besides, which Prometheus stores as native histograms (default ${default})." default:"explicit" placeholder:"FORM"`
+	TopKernels positive                `help:"How many kernels, and how many graphs, of an engine have series of their own; the rest is other (default ${default})." default:"50" placeholder:"K"`
+	TopSites   positive                `help:"How many call sites of an engine have series of their own; the rest is other (default ${default})." default:"50" placeholder:"K"`
+}
+
+// instruments are the metrics as the flags want them.
+func (f *metricFlags) instruments() *collector.Instruments {
+	return collector.NewInstruments(collector.InstrumentOptions{
+		Histograms: f.Histograms, TopKernels: int(f.TopKernels), TopSites: int(f.TopSites), Version: lanetrace.Version,
+	})
 }
 
 // positive is a whole number from 1.

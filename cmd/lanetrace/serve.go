@@ -50,12 +50,13 @@ type serviceOptions struct {
 	listen   listenAddr
 	dir      spanring.Dir
 	endpoint endpoint
+	ins      *collector.Instruments
 	log      *slog.Logger
 }
 
 // newService listens and makes the exporters; it reads nothing yet.
 func (a *app) newService(o serviceOptions) (s *service, err error) {
-	s = &service{a: a, log: o.log, errc: make(chan error, 1)}
+	s = &service{a: a, log: o.log, ins: o.ins, errc: make(chan error, 1)}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, s.close())
@@ -64,9 +65,7 @@ func (a *app) newService(o serviceOptions) (s *service, err error) {
 	if s.lis, err = new(net.ListenConfig).Listen(a.ctx, "tcp", string(o.listen)); err != nil {
 		return s, listenError(o.listen, err)
 	}
-	s.ins = collector.NewInstruments(collector.InstrumentOptions{Version: lanetrace.Version})
-	producers := []sdkmetric.Producer{s.ins.Producer()}
-	if s.prom, err = prometheus.New(prometheus.Options{Producers: producers, Logger: o.log}); err != nil {
+	if s.prom, err = prometheus.New(prometheus.Options{Producers: []sdkmetric.Producer{s.ins.AllForms()}, Logger: o.log}); err != nil {
 		return s, err
 	}
 	readers := []sdkmetric.Reader{s.prom.Reader()}
@@ -78,7 +77,7 @@ func (a *app) newService(o serviceOptions) (s *service, err error) {
 	}
 	pushes := func() (none [2]uint64) { return none }
 	if metrics {
-		r, err := otlp.NewMetricReader(otlp.MetricOptions{Endpoint: string(o.endpoint), Producers: producers, Logger: o.log})
+		r, err := otlp.NewMetricReader(otlp.MetricOptions{Endpoint: string(o.endpoint), Producers: []sdkmetric.Producer{s.ins.Producer()}, Logger: o.log})
 		if err != nil {
 			return s, err
 		}

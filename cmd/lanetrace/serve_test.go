@@ -84,7 +84,7 @@ func TestDemoMetrics(t *testing.T) {
 	}
 	eventually(t, "armed steps", func() bool {
 		got = series()
-		return got["lanetrace_steps_total"]["armed=true;"] > 0 && got["lanetrace_gpu_kernel_duration_seconds"] != nil
+		return got["lanetrace_steps_total"]["armed=true;"] > 0 && got["lanetrace_gpu_kernel_armed_duration_seconds"] != nil
 	})
 	tracked := got["lanetrace_memory_tracked"][""] == 1
 	for _, m := range collector.Metrics() {

@@ -13,6 +13,7 @@ type sidecarCmd struct {
 	dirFlags
 	otlpFlags
 	everyFlag
+	metricFlags
 	Duration period `help:"End after so long (default: on SIGINT or SIGTERM)." placeholder:"D"`
 }
 
@@ -28,7 +29,7 @@ func (c *sidecarCmd) Run(a *app) error {
 	}
 	ctx, cancel := c.Duration.bound(a.ctx)
 	defer cancel()
-	s, err := a.newService(serviceOptions{listen: c.Listen, endpoint: c.OTLPEndpoint, dir: dir, log: a.log.slog(false)})
+	s, err := a.newService(serviceOptions{listen: c.Listen, ins: c.instruments(), endpoint: c.OTLPEndpoint, dir: dir, log: a.log.slog(false)})
 	if err != nil {
 		return err
 	}

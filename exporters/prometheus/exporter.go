@@ -15,7 +15,9 @@ import (
 
 // Options configure an Exporter.
 type Options struct {
-	// Producers yield what no instrument does.
+	// Producers yield cumulative histograms. Of one series there may be an explicit
+	// and an exponential one: they become one histogram with classic and native
+	// buckets.
 	Producers []sdkmetric.Producer
 	// Timeout bounds one scrape. Default 10 s.
 	Timeout time.Duration
@@ -45,12 +47,12 @@ func New(o Options) (*Exporter, error) {
 		// One scope: its name on every series would only be weight.
 		otelprom.WithoutScopeInfo(),
 	}
-	for _, p := range o.Producers {
-		eo = append(eo, otelprom.WithProducer(p))
-	}
 	exp, err := otelprom.New(eo...)
 	if err != nil {
 		return nil, fmt.Errorf("make Prometheus exporter: %w", err)
+	}
+	if err := reg.Register(newHistograms(o.Producers)); err != nil {
+		return nil, fmt.Errorf("register histograms: %w", err)
 	}
 	return &Exporter{
 		reader: exp,

@@ -30,8 +30,13 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // serve makes a Prometheus exporter over fresh instruments, as the sidecar does.
 func serve(t *testing.T, export func() collector.ExportStats) (*collector.Instruments, http.Handler) {
 	t.Helper()
-	ins := collector.NewInstruments(collector.InstrumentOptions{TopKernels: 5, Version: "1.2.3"})
-	p, err := New(Options{Producers: []sdkmetric.Producer{ins.Producer()}})
+	return serveWith(t, collector.InstrumentOptions{TopKernels: 5, Version: "1.2.3"}, export)
+}
+
+func serveWith(t *testing.T, o collector.InstrumentOptions, export func() collector.ExportStats) (*collector.Instruments, http.Handler) {
+	t.Helper()
+	ins := collector.NewInstruments(o)
+	p, err := New(Options{Producers: []sdkmetric.Producer{ins.AllForms()}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -275,7 +280,7 @@ func TestArmedStepsStayOut(t *testing.T) {
 		{"lanetrace_step_duration_seconds", e, 90},
 		{"lanetrace_step_armed_duration_seconds", e, 10},
 		{"lanetrace_step_host_duration_seconds", e, 90},
-		{"lanetrace_gpu_kernel_duration_seconds", map[string]string{"engine": "e", "kernel": "gemm"}, 10},
+		{"lanetrace_gpu_kernel_armed_duration_seconds", map[string]string{"engine": "e", "kernel": "gemm"}, 10},
 		{"lanetrace_steps_total", map[string]string{"engine": "e", "armed": "true"}, 10},
 		{"lanetrace_steps_total", map[string]string{"engine": "e", "armed": "false"}, 90},
 	} {
@@ -296,7 +301,7 @@ func TestArmedStepsStayOut(t *testing.T) {
 			t.Errorf("bucket %v has %d, want %d", b.GetUpperBound(), b.GetCumulativeCount(), want)
 		}
 	}
-	k := fs["lanetrace_gpu_kernel_duration_seconds"].Metric[0].Histogram
+	k := fs["lanetrace_gpu_kernel_armed_duration_seconds"].Metric[0].Histogram
 	if got := k.GetSampleSum(); got < 49.9e-6 || got > 50.1e-6 {
 		t.Errorf("ten kernels of 8.04 µs less 3.04 µs sum up to %v s", got)
 	}
@@ -316,7 +321,7 @@ func TestInstantiationsAreOneKernel(t *testing.T) {
 	}
 	poll(t, p)
 	labels := map[string]string{"engine": "s", "kernel": "at::native::vectorized_elementwise_kernel"}
-	if n := value(t, scrape(t, h), "lanetrace_gpu_kernel_duration_seconds", labels); n != 3 {
+	if n := value(t, scrape(t, h), "lanetrace_gpu_kernel_armed_duration_seconds", labels); n != 3 {
 		t.Errorf("%v kernels, want 3", n)
 	}
 }
@@ -351,7 +356,7 @@ func TestHostileNames(t *testing.T) {
 	if got := value(t, fs, "lanetrace_gpu_lane_armed_duration_seconds", map[string]string{"engine": engine, "lane": "la\"ne\\  \ufffd"}); got != float64(n) {
 		t.Errorf("%v armed lanes, want %d", got, n)
 	}
-	kernels := fs["lanetrace_gpu_kernel_duration_seconds"].Metric
+	kernels := fs["lanetrace_gpu_kernel_armed_duration_seconds"].Metric
 	if len(kernels) != 5+1 {
 		t.Errorf("%d kernels have series, want 5 and other", len(kernels))
 	}
