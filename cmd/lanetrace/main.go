@@ -2,7 +2,7 @@
 // metrics and sends their traces (sidecar), records them (record), plays
 // recordings again (replay) and reports on either (report). demo does the first
 // with a recording that the binary carries. level and arm ask live engines to
-// measure more or less. diff compares two launch traces.
+// measure more or less, doctor says what keeps all this from working. diff compares two launch traces.
 //
 // Exit codes: 0 all went well, 1 something failed, 2 the command line is wrong;
 // of diff 0 no difference, 1 some, 2 something failed.
@@ -64,12 +64,13 @@ type cli struct {
 	Report  reportCmd  `cmd:"" help:"Report on a recording, a ring file or the live engines: steps, lanes, kernels, losses, one step drawn."`
 	Level   levelCmd   `cmd:"" help:"Print or change how much live engines measure."`
 	Arm     armCmd     `cmd:"" help:"Have live engines time their next steps kernel by kernel."`
+	Doctor  doctorCmd  `cmd:"" help:"Look at all that has to work together, and say what to do."`
 	Diff    diffCmd    `cmd:"" help:"Compare two launch traces, operation by operation."`
 	Version versionCmd `cmd:"" help:"Print the version."`
 }
 
 // commands are the names of cli's commands.
-var commands = []string{"demo", "sidecar", "record", "replay", "report", "level", "arm", "diff", "version"}
+var commands = []string{"demo", "sidecar", "record", "replay", "report", "level", "arm", "doctor", "diff", "version"}
 
 // usageError is an error of the command line.
 type usageError struct{ error }

@@ -1,0 +1,6 @@
+//go:build !cgo
+
+package dl
+
+// Probe fails with ErrNoCgo.
+func Probe(string) error { return ErrNoCgo }
