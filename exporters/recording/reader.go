@@ -32,6 +32,8 @@ type RunInfo struct {
 	// StartMonoNS and EndMonoNS are the first and last state of the run on its own
 	// clock.
 	StartMonoNS, EndMonoNS int64
+	// WallOffsetNS makes Unix time of them, as of the last state.
+	WallOffsetNS int64
 	// Complete: the recording holds the run's end.
 	Complete bool
 
@@ -165,9 +167,9 @@ func (f *File) readStates(lastState map[uint16]int64) error {
 			f.damage, f.runs = bad, f.runs[:i]
 			return nil
 		}
-		r.Info, r.StartMonoNS, r.EndMonoNS = st.info, st.monoNS, st.monoNS
+		r.Info, r.StartMonoNS, r.EndMonoNS, r.WallOffsetNS = st.info, st.monoNS, st.monoNS, st.wallOffsetNS
 		if bad := read(lastState[r.no]); bad == nil {
-			r.Info, r.EndMonoNS = st.info, max(st.monoNS, r.StartMonoNS)
+			r.Info, r.EndMonoNS, r.WallOffsetNS = st.info, max(st.monoNS, r.StartMonoNS), st.wallOffsetNS
 		}
 	}
 	return nil

@@ -27,6 +27,8 @@ type Options struct {
 	// Writer names the program and its version, at most 48 bytes; a reader that is
 	// too old for the file says it. Default "lanetrace".
 	Writer string
+
+	compressor *zstd.Encoder // shared by several writers, which leave it open; nil: one of its own
 }
 
 func (o Options) withDefaults() (Options, error) {
@@ -96,16 +98,26 @@ func NewWriter(out io.Writer, o Options) (*Writer, error) {
 	if err != nil {
 		return nil, err
 	}
-	enc, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedBetterCompression), zstd.WithEncoderConcurrency(1),
+	enc := o.compressor
+	if enc == nil {
+		if enc, err = newCompressor(zstd.SpeedBetterCompression); err != nil {
+			return nil, err
+		}
+	}
+	w := &Writer{o: o, out: out, enc: enc, runs: make(map[*collector.Engine]*Run)}
+	if err := w.write(appendFileHeader(nil, Version, o.Writer), 0); err != nil {
+		return nil, err
+	}
+	return w, nil
+}
+
+func newCompressor(level zstd.EncoderLevel) (*zstd.Encoder, error) {
+	enc, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(level), zstd.WithEncoderConcurrency(1),
 		zstd.WithWindowSize(1<<20), zstd.WithLowerEncoderMem(true), zstd.WithEncoderCRC(false))
 	if err != nil {
 		return nil, fmt.Errorf("make compressor: %w", err)
 	}
-	w := &Writer{o: o, out: out, enc: enc, runs: make(map[*collector.Engine]*Run)}
-	if err := w.write(appendFileHeader(nil, Version, o.Writer)); err != nil {
-		return nil, err
-	}
-	return w, nil
+	return enc, nil
 }
 
 // Run is one run being recorded.
@@ -364,7 +376,9 @@ func (w *Writer) Close() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.closed = true
-	_ = w.enc.Close() // holds no stream
+	if w.o.compressor == nil {
+		_ = w.enc.Close() // holds no stream
+	}
 	if w.closer != nil {
 		if err := w.closer.Close(); err != nil && w.err == nil {
 			w.err = fmt.Errorf("close recording: %w", err)
@@ -412,20 +426,30 @@ func (w *Writer) put(h blockHeader, payload []byte, entries int) error {
 	}
 	h.length, h.sum = uint32(len(stored)), checksum(stored)
 	h.append(w.packed[:0])
-	if err := w.write(w.packed); err != nil {
+	if err := w.write(w.packed, entries); err != nil {
 		return err
 	}
 	w.stats.Entries += uint64(entries)
 	return nil
 }
 
+// blockWriter is an output that is told how many entries a block holds.
+type blockWriter interface {
+	writeBlock(b []byte, entries int) (int, error)
+}
+
 // write writes b whole, or makes the writer fail for good. The caller holds mu,
 // or nobody else has the writer yet.
-func (w *Writer) write(b []byte) error {
+func (w *Writer) write(b []byte, entries int) (err error) {
 	if w.err != nil {
 		return w.err
 	}
-	n, err := w.out.Write(b)
+	var n int
+	if bw, ok := w.out.(blockWriter); ok {
+		n, err = bw.writeBlock(b, entries)
+	} else {
+		n, err = w.out.Write(b)
+	}
 	w.stats.Bytes += int64(n)
 	if err == nil && n < len(b) {
 		err = io.ErrShortWrite
