@@ -150,7 +150,7 @@ func BenchmarkRequest(b *testing.B) {
 	e := &engineState{resource: appendResource(nil, "l", "h", &testInfo)}
 	items := make([]item, 100)
 	for i := range items {
-		items[i] = item{chunk{buf: make([]byte, 1000)}, e}
+		items[i] = item{chunk: chunk{buf: make([]byte, 1000)}, eng: e}
 	}
 	b.SetBytes(100_000)
 	b.ReportAllocs()

@@ -174,17 +174,21 @@ func (x *Exporter) Export(s *collector.Step, reason collector.ExportReason) {
 	st := x.engine(s.Engine)
 	st.mu.Lock()
 	defer st.mu.Unlock()
+	note := collector.NoteTrace(s)
 	st.enc.step(s, s.Engine.RunID(), reason, x.q.buffer, func(c chunk) {
 		if c.spans == 0 {
 			x.q.unused(c.buf)
 			return
 		}
-		if x.q.push(item{c, st}) {
+		note.Part()
+		if x.q.push(item{c, st, note}) {
 			signal(x.some)
 		}
 	})
 	if n := st.enc.oversize; n > 0 {
 		s.Engine.Ledger().Drop(collector.DropOversize, n)
+	} else {
+		note.Took() // every part of it is queued
 	}
 	if b, _ := x.q.size(); b >= x.o.FlushBytes {
 		signal(x.enough)
@@ -372,7 +376,11 @@ func (x *Exporter) settle(items []item, o outcome) {
 	if rejected > 0 || o.message != "" {
 		x.warn.say("OTLP receiver took a request in part", "rejected", rejected, "message", collector.CleanText(o.message))
 	}
+	whole := rejected == 0
 	for i := range items {
+		if whole {
+			items[i].note.Took()
+		}
 		r := min(rejected, items[i].units)
 		rejected -= r
 		l := items[i].eng.engine.Ledger()

@@ -18,7 +18,8 @@ type engineState struct {
 // item is one chunk of one step, waiting to be sent.
 type item struct {
 	chunk
-	eng *engineState
+	eng  *engineState
+	note *collector.TraceNote // of the whole step; nil for none
 }
 
 // queue holds items in order of arrival, bounded by the bytes in them. The
