@@ -25,12 +25,21 @@ test: ## all tests that need no server and no GPU
 	$(GO) test ./...
 	@echo "NOT TESTED ON A GPU: make gpu-test does, on a machine that has one"
 
+.PHONY: servers
+servers: ## Jaeger, Prometheus and an OpenTelemetry Collector into bin/, where they are not yet: see tools/servers
+	@GO="$(GO)" ./tools/servers get
+
+.PHONY: test-servers
+test-servers: servers ## the pipeline against real servers
+	GO="$(GO)" $(GO) test -count=1 -tags servers ./internal/servers/...
+
 .PHONY: check
 check: generated vet lint race fuzz ## generated files current, vet, lint, race detector, a second of each fuzz target
 
 .PHONY: vet
 vet:
 	$(GO) vet ./...
+	$(GO) vet -tags servers ./internal/servers/...
 	CGO_ENABLED=0 $(GO) vet ./...
 	CGO_ENABLED=0 GOARCH=arm64 $(GO) vet ./...
 

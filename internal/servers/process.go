@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// Process is a program that a test runs. Its output goes to a file, whose end
-// the test shows when it fails.
+// Process is a program that a test runs. Its output goes to files; the
+// end of its standard error is shown when the test fails.
 type Process struct {
 	Name string
 
@@ -43,7 +43,7 @@ func newProcess(tb testing.TB, dir, name string, env, argv []string) *Process {
 			tb.Error(err)
 		}
 		if tb.Failed() {
-			tb.Logf("the end of what %s said:\n%s", name, tail(p.Stdout()+p.Stderr(), 60))
+			tb.Logf("the end of what %s said on standard error:\n%s", name, tail(p.Stderr(), 60))
 		}
 	})
 	return p

@@ -49,14 +49,21 @@ func RingDir(tb testing.TB) string {
 // exit code other than 0 fails the test.
 func (p Programs) Run(tb testing.TB, env []string, args ...string) string {
 	tb.Helper()
-	c := newProcess(tb, tb.TempDir(), "lanetrace-"+args[0], env, append([]string{p.Lanetrace}, args...))
-	if err := c.Start(); err != nil {
-		tb.Fatal(err)
-	}
+	c := p.Start(tb, env, args...)
 	if code := c.Wait(); code != 0 {
 		tb.Fatalf("lanetrace %s: exit code %d: %s", strings.Join(args, " "), code, strings.TrimSpace(c.Stderr()))
 	}
 	return c.Stdout()
+}
+
+// Start starts the lanetrace command.
+func (p Programs) Start(tb testing.TB, env []string, args ...string) *Process {
+	tb.Helper()
+	c := newProcess(tb, tb.TempDir(), "lanetrace-"+args[0], env, append([]string{p.Lanetrace}, args...))
+	if err := c.Start(); err != nil {
+		tb.Fatal(err)
+	}
+	return c
 }
 
 // Engine starts the example engine on the simulated GPU, with its rings in

@@ -1,0 +1,167 @@
+//go:build servers
+
+package servers_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lanetrace/lanetrace/internal/servers"
+)
+
+// engineRun is an engine that ran under a sidecar and a recorder, all of it read by
+// both.
+type engineRun struct {
+	side   *servers.Service
+	report report
+}
+
+// report is what is used of `lanetrace report --json`.
+type report struct {
+	Engines []struct {
+		Engine string `json:"engine"`
+		Steps  struct {
+			Unarmed, Armed, Host durations
+		} `json:"steps"`
+		Lanes []struct {
+			Lane           string
+			Unarmed, Armed durations
+		} `json:"lanes"`
+		Kernels []struct {
+			Kernel string
+			durations
+		} `json:"kernels"`
+	} `json:"engines"`
+}
+
+type durations struct {
+	Count uint64  `json:"count"`
+	SumNS float64 `json:"sum_ns"`
+	P99NS float64 `json:"p99_ns"`
+	MaxNS float64 `json:"max_ns"`
+}
+
+// runEngine lets the example engine serve some requests.
+func runEngine(t *testing.T, env []string, sidecar ...string) engineRun {
+	t.Helper()
+	dir := servers.RingDir(t)
+	rec := filepath.Join(t.TempDir(), "run.ltrec")
+	r := engineRun{side: built.Sidecar(t, dir, env, sidecar...)}
+	recorder := built.Start(t, nil, "record", "--dir", dir, "--out", rec)
+	e := built.Engine(t, dir, []string{"LANETRACE_KERNEL_SPAN_EVERY=8", "LANETRACE_KERNEL_BUDGET=1"}, "--level", "kernel", "--duration", "3s")
+	if code := e.Wait(); code != 0 {
+		t.Fatalf("engine: exit code %d", code)
+	}
+	r.side.Settled(1)
+	if err := recorder.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal([]byte(built.Run(t, nil, "report", "--json", rec)), &r.report); err != nil {
+		t.Fatal(err)
+	}
+	if n := len(r.report.Engines); n != 1 {
+		t.Fatalf("the recording has %d engines", n)
+	}
+	return r
+}
+
+func near(a, b float64) bool { return math.Abs(a-b) <= 1e-9*max(math.Abs(a), math.Abs(b)) }
+
+// Every value that the sidecar serves is in Prometheus, and the values are those
+// of a recording of the same engine.
+func TestPrometheusValues(t *testing.T) {
+	r := runEngine(t, nil)
+	m := servers.StartPrometheus(t, servers.PrometheusOptions{Targets: []string{r.side.URL}})
+	text, before, err := r.side.Scrape(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.AwaitTargets(1)
+	at := time.Now()
+	servers.Poll(t, "a scrape after the first look", func() error {
+		ss, err := m.Query(t.Context(), "timestamp(up)", time.Time{})
+		if err == nil && (len(ss) != 1 || ss[0].Value*1e3 < float64(at.UnixMilli())) {
+			err = fmt.Errorf("the last is %v", ss)
+		}
+		return err
+	})
+	_, after, err := r.side.Scrape(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	// What did not move between two looks at it had this value for Prometheus too.
+	ss, err := m.Query(t.Context(), `{job="lanetrace",__name__=~"lanetrace_.*"}`, time.Time{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	stored := make(servers.Series)
+	for _, s := range ss {
+		stored[servers.SeriesKey(s.Label("__name__"), s.Labels, "job", "instance")] = s.Value
+	}
+	compared := 0
+	for k, v := range before {
+		if after[k] != v || !strings.HasPrefix(k, "lanetrace_") {
+			continue
+		}
+		compared++
+		if got, ok := stored[k]; !ok || !near(got, v) {
+			t.Errorf("%s is %v in Prometheus (there: %v), served as %v", k, got, ok, v)
+		}
+	}
+	if compared < 300 || compared < len(before)*8/10 {
+		t.Errorf("only %d of %d series did not move", compared, len(before))
+	}
+
+	value := func(query string) float64 {
+		t.Helper()
+		v, err := m.Value(t.Context(), query)
+		if err != nil {
+			t.Error(err)
+		}
+		return v
+	}
+	same := func(query string, want float64) {
+		t.Helper()
+		if got := value(query); !near(got, want) {
+			t.Errorf("%s is %v, the recording says %v", query, got, want)
+		}
+	}
+	e := &r.report.Engines[0]
+	same("lanetrace_step_duration_seconds_count", float64(e.Steps.Unarmed.Count))
+	same("lanetrace_step_duration_seconds_sum", e.Steps.Unarmed.SumNS/1e9)
+	same("lanetrace_step_armed_duration_seconds_count", float64(e.Steps.Armed.Count))
+	same("lanetrace_step_host_duration_seconds_sum", e.Steps.Host.SumNS/1e9)
+	if len(e.Lanes) < 3 || e.Steps.Armed.Count == 0 {
+		t.Fatalf("the recording has %d lanes and %d armed steps", len(e.Lanes), e.Steps.Armed.Count)
+	}
+	for _, l := range e.Lanes {
+		sel := fmt.Sprintf("{lane=%q}", l.Lane)
+		same("lanetrace_gpu_lane_duration_seconds_count"+sel, float64(l.Unarmed.Count))
+		same("lanetrace_gpu_lane_duration_seconds_sum"+sel, l.Unarmed.SumNS/1e9)
+		same("lanetrace_gpu_lane_armed_duration_seconds_count"+sel, float64(l.Armed.Count))
+		// The quantile lies in the bucket that holds the recording's, give or take that
+		// bucket.
+		q := value(fmt.Sprintf(`histogram_quantile(0.99, sum by (le) (lanetrace_gpu_lane_duration_seconds_bucket%s))`, sel)) * 1e9
+		if l.Unarmed.Count >= 100 && (q < l.Unarmed.P99NS/3 || q > l.Unarmed.P99NS*3) {
+			t.Errorf("p99 of lane %s is %v ns, the recording says %v", l.Lane, q, l.Unarmed.P99NS)
+		}
+	}
+
+	out, err := servers.Promtool(t, text, "check", "metrics")
+	if err != nil || out != "" {
+		t.Errorf("promtool check metrics: %v\n%s", err, out)
+	}
+}
+
+// A malformed exposition is what promtool complains about: the check can fail.
+func TestPromtoolComplains(t *testing.T) {
+	if out, err := servers.Promtool(t, "# TYPE x counter\nx 1\n", "check", "metrics"); err == nil {
+		t.Errorf("a counter without _total passes: %q", out)
+	}
+}
