@@ -20,6 +20,11 @@ run: ## play the recording of an H200 and serve /metrics until interrupted
 	$(BUILD) -o $(BIN)/lanetrace ./cmd/lanetrace
 	@exec ./$(BIN)/lanetrace demo
 
+.PHONY: agent
+agent: ## the library that attaches to CUDA programs, into bin/; needs gcc
+	@mkdir -p $(BIN)
+	$(GO) run ./backend/agent/mkagent $(BIN)/liblanetrace.so
+
 .PHONY: test
 test: ## all tests that need no server and no GPU
 	$(GO) test ./...

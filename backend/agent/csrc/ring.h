@@ -72,21 +72,17 @@ int lt_geometry_for_bytes(int64_t total, lt_geometry *g, lt_error *err);
 // Making and closing ---------------------------------------------------------
 
 typedef struct lt_ring_options {
-  lt_geometry geometry;
-  const char *service;    // NULL is "" like all texts
+  lt_geometry geometry;   // default: the configuration's
   const char *executable; // default: the base name of /proc/self/exe
   const char *gpu_uuid, *gpu_name;
   const char *producer;
-  int32_t rank[4];
-  int level;
-  uint32_t kernel_every, armed_requested;
+  uint32_t kernel_every, armed_requested; // as lt_ring_set_arming publishes them
 } lt_ring_options;
 
 // lt_ring_create makes the ring that c describes (directory, group, geometry,
-// service, rank, level), removes dead rings beyond the newest two, and returns
-// it; NULL with an error when that fails, which leaves nothing behind. o adds
-// what c does not know, NULL: nothing; its zero or empty fields leave c's. It
-// touches every page and belongs at start-up.
+// service, rank, level), removes dead rings beyond the newest two, and returns it;
+// NULL with an error when that fails, which leaves nothing behind. o adds what c does
+// not know; NULL adds nothing. It touches every page and belongs at start-up.
 lt_ring *lt_ring_create(const lt_config *c, const lt_ring_options *o, lt_error *err);
 
 // lt_ring_close marks the ring as ended cleanly and lets its lock go. The file
@@ -244,7 +240,7 @@ void lt_allocs_track(lt_ring *r, int ledgers, int published);
 typedef struct lt_control {
   char level[16];     // a level's spelling or any other text, "" leaves it
   uint32_t arm_steps; // arm so many of the next steps
-  char id[256];       // tells one request from another; a longer one is refused
+  char id[LT_MAX_CONTROL_BYTES + 1]; // tells one request from another
 } lt_control;
 
 enum { LT_CONTROL_NONE, LT_CONTROL_READ, LT_CONTROL_BAD };
