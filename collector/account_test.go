@@ -94,7 +94,7 @@ func TestAccountJSON(t *testing.T) {
 		`"engine":"svc"`, `"run_id":"01020300000000000000000000000000"`, `"state":"live"`,
 		`"begun":0`, `"landed":0`, `"in_flight":0`, `"failed":{"abandoned":0,`, `"misplaced":0`,
 		`"published":0`, `"missed_before_attach":0`, `"lost":0`, `"lost_by_reason":{"hole":0,"overwritten":0}`,
-		`"received":0`, `"exported":0`, `"not_selected":{"no_exporter":0,"one_in_n":0}`, `"rejected":0`,
+		`"received":0`, `"exported":0`, `"not_selected":{"no_exporter":0,"one_in_n":0,"request_not_sampled":0}`, `"rejected":0`,
 		`"queue_full":0`, `"pending":0`,
 	} {
 		if !strings.Contains(string(b), want) {
@@ -123,7 +123,7 @@ func TestAccountOfAnything(t *testing.T) {
 		})
 		p, err := NewProcessor(src, ProcessorOptions{
 			Exporter: exp, Selector: LiveSelector{OneInN: rapid.SampledFrom([]int{-1, 1, 2}).Draw(t, "one in")},
-			MaxOpenSteps: 3, MaxSpansPerStep: 4, MaxOpenSpans: 6,
+			MaxOpenSteps: 3, MaxSpansPerStep: 4, MaxOpenSpans: 6, MaxOpenRequests: 3,
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -136,7 +136,7 @@ func TestAccountOfAnything(t *testing.T) {
 		for range rapid.IntRange(0, 200).Draw(t, "entries") {
 			n := step.Draw(t, "step")
 			var w spanring.Words
-			switch rapid.IntRange(0, 6).Draw(t, "kind") {
+			switch rapid.IntRange(0, 8).Draw(t, "kind") {
 			case 0:
 				w = begin(n, at.Draw(t, "at")).Words()
 				if _, err := w.StepBegin(); err != nil {
@@ -162,6 +162,11 @@ func TestAccountOfAnything(t *testing.T) {
 				}
 				w[0] = w[0]&^0xff | uint64(rapid.SampledFrom([]spanring.Kind{0, 9, 200}).Draw(t, "other kind"))
 			case 6:
+				w = link(n, int(n)).Words()
+			case 7:
+				w = requestEnd(int(n), at.Draw(t, "begin"), at.Draw(t, "end")).Words()
+				spans++
+			case 8:
 				src.nowNS += rapid.Int64Range(0, 20e9).Draw(t, "time")
 				p.Poll()
 				continue

@@ -29,6 +29,8 @@ type assembler struct {
 	// length, so that what comes late opens no second step of the same number.
 	closed [closedMemory]closedStep
 
+	requests requests
+
 	derive deriver
 
 	ready []*Step // closed, not handed over yet
@@ -55,7 +57,7 @@ type closedStep struct {
 func newAssembler(e *Engine, o *ProcessorOptions) *assembler {
 	return &assembler{
 		engine: e, o: o, names: newNames(e.src),
-		lanes: make(map[uint16]*Name), open: make(map[uint64]*Step),
+		lanes: make(map[uint16]*Name), open: make(map[uint64]*Step), requests: newRequests(o),
 	}
 }
 
@@ -82,6 +84,10 @@ func (a *assembler) add(w *spanring.Words) {
 			return
 		}
 		st.Attrs, st.HasAttrs = at, true
+	case spanring.KindTraceContext:
+		a.addLink(w)
+	case spanring.KindRequestEnd:
+		a.requestEnd(w)
 	case spanring.KindLaunchDiff:
 		a.launchDiff(w)
 	case spanring.KindAlloc, spanring.KindFree:
@@ -181,7 +187,7 @@ func (a *assembler) stepEnd(w *spanring.Words) {
 	}
 	st.HasBegin, st.HasEnd = true, true
 	st.BeginMonoNS, st.EndMonoNS, st.Armed = e.BeginNS, e.MonoNS, e.Armed
-	st.Opened, st.Dropped = e.Opened, e.Dropped
+	st.Opened, st.Dropped, st.linked = e.Opened, e.Dropped, int(e.Linked)
 	a.closeIfWhole(st)
 }
 

@@ -43,10 +43,11 @@ type Engine struct {
 	src   Source
 	known known
 
-	sum   summary     // what its steps added up to
-	gpu   gpuTime     // how its devices spent their time; sum.mu guards it
-	mem   memory      // what is known of its device memory
-	attrs engineAttrs // of its instruments, built once
+	sum      summary       // what its steps added up to
+	gpu      gpuTime       // how its devices spent their time; sum.mu guards it
+	requests RequestCounts // sum.mu guards it
+	mem      memory        // what is known of its device memory
+	attrs    engineAttrs   // of its instruments, built once
 }
 
 // known is what was last read from a source.

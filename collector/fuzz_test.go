@@ -23,6 +23,7 @@ func FuzzEntries(f *testing.F) {
 	add(begin(1, 5), launchDiff(1, 1, 3, 2, 1), end(1, 5, 9, 0), launchDiff(1, 1, 0, 0, 1))
 	add(begin(1, 5), end(1, 5, 9, 1<<31), lane(1, 1, 1, 6, 2), lane(1, 1, 1, 6, 2))
 	add(end(1<<63, 0, 0, 0), begin(1, 5), lane(1<<63+4096, 1, 1, 6, 2))
+	add(begin(1, 5), link(1, 1), link(1, 1), link(1, 2), requestEnd(1, 4, 9), requestEnd(1, 4, 9), linkedEnd(1, 5, 9, 0, 1<<31), requestEnd(2, 9, 9))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		src := newMemSource("a", "b")
 		for len(b) >= 56 {
@@ -36,7 +37,7 @@ func FuzzEntries(f *testing.F) {
 		src.done = true
 		most := 0
 		p, err := NewProcessor(src, ProcessorOptions{
-			MaxOpenSteps: 4, MaxSpansPerStep: 8, MaxOpenSpans: 16,
+			MaxOpenSteps: 4, MaxSpansPerStep: 8, MaxOpenSpans: 16, MaxOpenRequests: 3,
 			Exporter: exporterFunc(func(s *Step, _ ExportReason) {
 				most = max(most, len(s.Spans))
 				for i := range s.Spans {

@@ -39,6 +39,11 @@ type ProcessorOptions struct {
 	// does the steps. Default 131,072.
 	MaxOpenSpans int
 
+	// MaxOpenRequests is how many requests are gathered at a time, that is, have
+	// steps but no summary yet; one longest untouched is forgotten for another.
+	// Default 4,096.
+	MaxOpenRequests int
+
 	// Growth says which call sites are suspected leaks. Default: ledger.Growth's.
 	Growth ledger.GrowthOptions
 
@@ -61,6 +66,9 @@ func (o ProcessorOptions) withDefaults() ProcessorOptions {
 	}
 	if o.MaxOpenSpans == 0 {
 		o.MaxOpenSpans = 131072
+	}
+	if o.MaxOpenRequests == 0 {
+		o.MaxOpenRequests = 4096
 	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
@@ -197,6 +205,8 @@ func (p *Processor) finish(r IncompleteReason, st EngineState) {
 	p.engine.gpu.finish()
 	p.engine.sum.mu.Unlock()
 	p.handOver()
+	p.asm.requests.finishAll()
+	p.handOverRequests()
 	p.engine.state.Store(uint32(st))
 	for _, t := range p.o.Taps {
 		t.Ended(p.engine)
@@ -252,9 +262,11 @@ func (p *Processor) handOver() {
 		units := s.Units()
 		if p.o.Exporter == nil {
 			p.engine.ledger.NotSelect(NotWanted, units)
+			p.asm.requests.closed(s, false)
 			continue
 		}
 		reason, not := p.o.Selector.Select(s)
+		p.asm.requests.closed(s, reason != ExportNone)
 		if reason == ExportNone {
 			p.engine.ledger.NotSelect(not, units)
 			continue
@@ -262,5 +274,6 @@ func (p *Processor) handOver() {
 		p.engine.sum.selected(reason)
 		p.o.Exporter.Export(s, reason)
 	}
+	p.handOverRequests()
 	p.asm.recycle()
 }

@@ -11,6 +11,7 @@ const (
 	ExportFailed                  // a span of it failed
 	ExportDropped                 // a span of it found no slot, or was left out
 	ExportLaunchDiff              // a region of it enqueued other operations than before
+	ExportLinked                  // it worked for a request whose trace is recorded
 	ExportArmed                   // its kernels were timed
 	ExportOneInN                  // one of so many
 	ExportAll                     // every step is exported
@@ -21,7 +22,7 @@ const (
 // NumExportReasons is the number of reasons, ExportNone included.
 const NumExportReasons = int(numExportReasons)
 
-var exportText = [NumExportReasons]string{"none", "incomplete", "failed", "dropped", "launch_diff", "armed", "one_in_n", "all"}
+var exportText = [NumExportReasons]string{"none", "incomplete", "failed", "dropped", "launch_diff", "linked", "armed", "one_in_n", "all"}
 
 // String is the attribute's value.
 func (r ExportReason) String() string {
@@ -40,6 +41,8 @@ const (
 	NotOneInN NotSelected = iota
 	// NotWanted: there is no exporter.
 	NotWanted
+	// NotSampled: a request whose trace is not recorded.
+	NotSampled
 
 	numNotSelected
 )
@@ -47,7 +50,7 @@ const (
 // NumNotSelected is the number of reasons.
 const NumNotSelected = int(numNotSelected)
 
-var notSelectedText = [NumNotSelected]string{"one_in_n", "no_exporter"}
+var notSelectedText = [NumNotSelected]string{"one_in_n", "no_exporter", "request_not_sampled"}
 
 // String is the value of the metric label reason.
 func (r NotSelected) String() string {
@@ -75,7 +78,7 @@ func (SelectAll) Select(*Step) (ExportReason, NotSelected) { return ExportAll, 0
 const DefaultOneInN = 1000
 
 // LiveSelector is the selection of a live engine: what went wrong, what is armed,
-// and one step in N.
+// linked to a request, and one step in N.
 type LiveSelector struct {
 	// OneInN exports each step whose number is a multiple of it. 0 is
 	// DefaultOneInN, negative is none.
@@ -97,6 +100,8 @@ func (l LiveSelector) Select(s *Step) (ExportReason, NotSelected) {
 		return ExportDropped, 0
 	case s.LaunchDiffCount > 0:
 		return ExportLaunchDiff, 0
+	case s.Linked():
+		return ExportLinked, 0
 	case s.Armed:
 		return ExportArmed, 0
 	case n > 0 && s.Number%uint64(n) == 0:

@@ -74,6 +74,11 @@ type Step struct {
 	Attrs    spanring.StepAttrs
 	HasAttrs bool
 
+	// Links are the requests that the step worked for, in the order in which the
+	// engine named them. At most MaxLinks are kept; LinksDropped is how many more
+	// there were.
+	Links []Link
+
 	// Spans have landed, in order of Ordinal: a parent comes before its children.
 	Spans []Span
 	// Failed began and will never land. At most MaxFailedSpans are kept;
@@ -106,6 +111,9 @@ type Step struct {
 	// Derived follows from the spans.
 	Derived Derived
 
+	linked      int  // links that the step's end says there were
+	linkEntries int  // links that came
+	linkedTwice int  // of them, those that had come before
 	landed      int  // span entries, LeftOut among them
 	rootCounted bool // the step itself is among the ledger's received
 	touchedNS   int64
@@ -158,6 +166,15 @@ func (s *Step) HostNS() int64 {
 // was seen.
 func (s *Step) Missing() int { return max(0, int(s.Opened)-s.landed-s.FailedCount) }
 
+// LinksDropped is how many links the step had beyond those that were kept, or
+// whose entry was lost.
+func (s *Step) LinksDropped() int { return max(s.linked, s.linkEntries) - s.linkedTwice - len(s.Links) }
+
+// Linked reports whether the step worked for a request whose trace is recorded.
+func (s *Step) Linked() bool {
+	return slices.ContainsFunc(s.Links, func(l Link) bool { return l.Sampled() })
+}
+
 // Landed is how many of the step's spans have landed, those left out included.
 func (s *Step) Landed() int { return s.landed }
 
@@ -205,9 +222,10 @@ func (s *Step) Clone() *Step {
 	c.Spans = slices.Clone(s.Spans)
 	c.Failed = slices.Clone(s.Failed)
 	c.LaunchDiffs = slices.Clone(s.LaunchDiffs)
+	c.Links = slices.Clone(s.Links)
 	return &c
 }
 
 func (s *Step) reset() {
-	*s = Step{Spans: s.Spans[:0], Failed: s.Failed[:0], LaunchDiffs: s.LaunchDiffs[:0]}
+	*s = Step{Spans: s.Spans[:0], Failed: s.Failed[:0], LaunchDiffs: s.LaunchDiffs[:0], Links: s.Links[:0]}
 }

@@ -1,0 +1,486 @@
+package collector
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"slices"
+
+	"github.com/lanetrace/lanetrace/spanring"
+)
+
+// Link is a request that a step worked for: its span, in its own trace.
+type Link struct {
+	spanring.TraceContext
+	request    *openRequest // nil for one whose trace is not recorded
+	generation uint32       // of request, which may be another one's by now
+}
+
+// MaxLinks is how many links a step, and how many a request's summary keeps.
+const MaxLinks = spanring.MaxStepLinks
+
+// Request is a request that has ended, with what the steps that were linked to it
+// came to. A Request that is handed to a [RequestExporter] or [RequestObserver] is
+// valid during that call only.
+type Request struct {
+	Engine *Engine
+	// The entry of its end: its span in its own trace, its times on
+	// CLOCK_MONOTONIC, its tokens.
+	spanring.RequestEnd
+	// Steps is how many steps were linked to it that closed. StepsOpen is how many
+	// had not when they were no longer waited for; nothing of theirs is known.
+	Steps, StepsOpen int
+	// GPULaneNS is for how long at least one lane of its steps was on the GPU, in
+	// ns; of several devices the sum. It is shared with the other requests of the
+	// steps.
+	GPULaneNS int64
+	// Exported are the numbers of its steps that were selected for export, in the
+	// order in which they closed, at most MaxLinks; ExportedCount is all of them.
+	Exported      []uint64
+	ExportedCount int
+	// WallOffsetNS added to a CLOCK_MONOTONIC time gives Unix time, in ns.
+	WallOffsetNS int64
+}
+
+// UnixNS places a CLOCK_MONOTONIC time on the wall clock, both in ns.
+func (r *Request) UnixNS(monoNS int64) int64 { return monoNS + r.WallOffsetNS }
+
+// SummaryID is the id of the request's summary span: a hash of the run and the
+// request's context, so that a recording sent again sends the same span.
+func (r *Request) SummaryID() SpanID {
+	run := r.Engine.RunID()
+	var b [len(run) + 24]byte
+	copy(b[:], run[:])
+	copy(b[len(run):], r.TraceID[:])
+	copy(b[len(run)+16:], r.SpanID[:])
+	h := sha256.Sum256(b[:])
+	var s SpanID
+	copy(s[:], h[:])
+	if s == (SpanID{}) {
+		s[0] = 1
+	}
+	return s
+}
+
+// RequestExporter is an Exporter that takes summaries of requests too. It settles
+// each as one unit of the engine's [Ledger]; of an exporter that is none, every
+// request is not selected.
+type RequestExporter interface {
+	ExportRequest(r *Request)
+}
+
+// RequestObserver is an Observer that sees requests too: every one that ends and
+// whose trace is recorded.
+type RequestObserver interface {
+	ObserveRequest(r *Request)
+}
+
+// requests gathers, for every request whose trace is recorded, what the steps that
+// were linked to it came to, until its end has come and those steps have closed.
+// It is used from the assembler's goroutine.
+type requests struct {
+	max    int // requests kept
+	waitNS int64
+	open   map[requestKey]*openRequest
+	live   requestList    // not ended, the one longest untouched first
+	ended  requestList    // ended, waiting for steps, the first ended first
+	done   []*openRequest // ended and out of the table, to be handed over
+	free   []*openRequest
+	counts RequestCounts
+	out    Request // the one that is being handed over
+
+	lanes []deviceLane // of the step at hand
+}
+
+// RequestCounts is how many requests of an engine there were whose traces are
+// recorded.
+type RequestCounts struct {
+	// Ended have ended. Open are gathered now, Ended ones that wait for a step among
+	// them.
+	Ended, Open uint64
+	// Evicted had not ended when they made room for others: should their end come,
+	// the summary knows of no step before that.
+	Evicted uint64
+}
+
+// Requests is how many requests there were, as of the last Poll.
+func (e *Engine) Requests() RequestCounts {
+	e.sum.mu.Lock()
+	defer e.sum.mu.Unlock()
+	return e.requests
+}
+
+// requestKey is a request's span. Two engines' requests do not meet: each engine
+// has requests of its own.
+type requestKey struct {
+	trace [16]byte
+	span  [8]byte
+}
+
+func keyOf(c *spanring.TraceContext) requestKey { return requestKey{c.TraceID, c.SpanID} }
+
+// openRequest is a request that has not been handed over.
+type openRequest struct {
+	key        requestKey
+	generation uint32
+	// lastStep is the step that was linked to it last: a second link of the same
+	// step says nothing new.
+	lastStep uint64
+	// waiting is how many linked steps have not closed.
+	waiting, steps int
+	lanes          []laneTime // of each device
+	exported       []uint64
+	exportedCount  int
+
+	end     spanring.RequestEnd
+	endedNS int64 // the source's time when the end came
+	hasEnd  bool
+
+	list         *requestList
+	older, newer *openRequest
+}
+
+// requestList is a list of requests, from the one that was added first.
+type requestList struct {
+	oldest, newest *openRequest
+}
+
+func (l *requestList) add(r *openRequest) {
+	r.list, r.older, r.newer = l, l.newest, nil
+	if l.newest != nil {
+		l.newest.newer = r
+	} else {
+		l.oldest = r
+	}
+	l.newest = r
+}
+
+func (l *requestList) remove(r *openRequest) {
+	if r.older != nil {
+		r.older.newer = r.newer
+	} else {
+		l.oldest = r.newer
+	}
+	if r.newer != nil {
+		r.newer.older = r.older
+	} else {
+		l.newest = r.older
+	}
+	r.list, r.older, r.newer = nil, nil, nil
+}
+
+// freeRequests is how many requests are kept for reuse.
+const freeRequests = 256
+
+func newRequests(o *ProcessorOptions) requests {
+	return requests{max: o.MaxOpenRequests, waitNS: o.StepTimeout.Nanoseconds(), open: make(map[requestKey]*openRequest)}
+}
+
+// get is the request of that key, made if need be and touched.
+func (q *requests) get(k requestKey) *openRequest {
+	if r, ok := q.open[k]; ok {
+		if r.list == &q.live && q.live.newest != r {
+			q.live.remove(r)
+			q.live.add(r)
+		}
+		return r
+	}
+	for len(q.open) >= q.max {
+		if r := q.live.oldest; r != nil {
+			q.counts.Evicted++
+			q.take(r)
+			q.release(r)
+			continue
+		}
+		q.finish(q.ended.oldest)
+	}
+	var r *openRequest
+	if n := len(q.free); n > 0 {
+		r, q.free = q.free[n-1], q.free[:n-1]
+	} else {
+		r = new(openRequest)
+	}
+	r.key = k
+	q.open[k] = r
+	q.live.add(r)
+	return r
+}
+
+// take takes r out of the table.
+func (q *requests) take(r *openRequest) {
+	delete(q.open, r.key)
+	r.list.remove(r)
+	r.generation++ // links to it lead nowhere from now on
+}
+
+// release keeps r, which is out of the table, for reuse.
+func (q *requests) release(r *openRequest) {
+	if len(q.free) < freeRequests {
+		*r = openRequest{generation: r.generation, exported: r.exported[:0], lanes: r.lanes[:0]}
+		q.free = append(q.free, r)
+	}
+}
+
+// finish makes r, which has ended, ready to be handed over.
+func (q *requests) finish(r *openRequest) {
+	q.take(r)
+	q.done = append(q.done, r)
+}
+
+// link says that step works for the request and reports whether that was new.
+func (q *requests) link(l *Link, step uint64) bool {
+	r := q.get(keyOf(&l.TraceContext))
+	if r.lastStep == step {
+		return false
+	}
+	r.lastStep = step
+	r.waiting++
+	l.request, l.generation = r, r.generation
+	return true
+}
+
+// requestEnded takes the end of a request in; false is one that had ended before.
+func (q *requests) requestEnded(e *spanring.RequestEnd, nowNS int64) bool {
+	r := q.get(keyOf(&e.TraceContext))
+	if r.hasEnd {
+		return false
+	}
+	q.counts.Ended++
+	r.hasEnd, r.end, r.endedNS = true, *e, nowNS
+	if r.waiting == 0 {
+		q.finish(r)
+		return true
+	}
+	r.list.remove(r)
+	q.ended.add(r)
+	return true
+}
+
+// closed takes a step in that has closed, and whether it is exported.
+func (q *requests) closed(s *Step, exported bool) {
+	merged := false
+	for i := range s.Links {
+		l := &s.Links[i]
+		r := l.request
+		if r == nil || r.generation != l.generation {
+			continue
+		}
+		if !merged {
+			q.lanes, merged = deviceLanes(q.lanes[:0], s), true
+		}
+		for _, lane := range q.lanes {
+			r.lane(lane)
+		}
+		r.steps++
+		if exported {
+			r.exportedCount++
+			if len(r.exported) < MaxLinks {
+				r.exported = append(r.exported, s.Number)
+			}
+		}
+		r.waiting--
+		if r.waiting == 0 && r.hasEnd {
+			q.finish(r)
+		}
+	}
+}
+
+// expire finishes requests that ended longer ago than is waited for their steps.
+func (q *requests) expire(nowNS int64) {
+	for q.ended.oldest != nil && nowNS-q.ended.oldest.endedNS >= q.waitNS {
+		q.finish(q.ended.oldest)
+	}
+}
+
+// finishAll finishes every request that has ended, and forgets the others.
+func (q *requests) finishAll() {
+	for q.ended.oldest != nil {
+		q.finish(q.ended.oldest)
+	}
+	for q.live.oldest != nil {
+		q.take(q.live.oldest)
+	}
+}
+
+// deviceLane is a time at which a lane of a step was on a device.
+type deviceLane struct {
+	context uint8
+	interval
+}
+
+// deviceLanes appends the times at which a lane of s was on the GPU, in order and
+// those of one device merged.
+func deviceLanes(dst []deviceLane, s *Step) []deviceLane {
+	for i := range s.Spans {
+		if sp := &s.Spans[i]; sp.Kind == spanring.KindLane {
+			dst = append(dst, deviceLane{sp.Context, interval{sp.StartMonoNS, sp.StartMonoNS + int64(sp.DurationNS())}})
+		}
+	}
+	slices.SortFunc(dst, func(x, y deviceLane) int {
+		return cmp.Or(cmp.Compare(x.context, y.context), cmp.Compare(x.a, y.a))
+	})
+	n := 0
+	for _, l := range dst {
+		if n > 0 && l.context == dst[n-1].context && l.a <= dst[n-1].b {
+			dst[n-1].b = max(dst[n-1].b, l.b)
+			continue
+		}
+		dst[n] = l
+		n++
+	}
+	return dst[:n]
+}
+
+// openIntervals is how many pieces of a request's lane time can still grow.
+const openIntervals = 16
+
+// laneTime is the length of a union of intervals that come roughly in order. The
+// latest pieces are kept apart; what lies before them is a sum, to which nothing
+// is added any more. So the union is exact unless a step closes after some
+// sixteen that began later than it, and then too short by no more than that
+// step.
+type laneTime struct {
+	context uint8
+	sumNS   int64 // of what lies before untilNS
+	untilNS int64
+	n       int
+	pieces  [openIntervals + 1]interval // apart from one another, in order
+}
+
+// ns is the length of the union.
+func (t *laneTime) ns() int64 {
+	sum := t.sumNS
+	for _, p := range t.pieces[:t.n] {
+		sum += p.b - p.a
+	}
+	return sum
+}
+
+// add takes an interval in.
+func (t *laneTime) add(iv interval) {
+	iv.a = max(iv.a, t.untilNS)
+	if iv.a >= iv.b {
+		return
+	}
+	// Pieces i to j-1 touch it.
+	i := t.n
+	for i > 0 && t.pieces[i-1].b >= iv.a {
+		i--
+	}
+	j := i
+	for j < t.n && t.pieces[j].a <= iv.b {
+		iv.a, iv.b = min(iv.a, t.pieces[j].a), max(iv.b, t.pieces[j].b)
+		j++
+	}
+	if i == j {
+		copy(t.pieces[i+1:t.n+1], t.pieces[i:t.n])
+		t.n++
+	} else {
+		copy(t.pieces[i+1:], t.pieces[j:t.n])
+		t.n -= j - i - 1
+	}
+	t.pieces[i] = iv
+	if t.n > openIntervals {
+		t.sumNS += t.pieces[0].b - t.pieces[0].a
+		t.untilNS = t.pieces[0].b
+		copy(t.pieces[:], t.pieces[1:t.n])
+		t.n--
+	}
+}
+
+// lane adds the time of a lane.
+func (r *openRequest) lane(l deviceLane) {
+	for i := range r.lanes {
+		if r.lanes[i].context == l.context {
+			r.lanes[i].add(l.interval)
+			return
+		}
+	}
+	r.lanes = append(r.lanes, laneTime{context: l.context})
+	r.lanes[len(r.lanes)-1].add(l.interval)
+}
+
+// laneNS is for how long lanes were on the GPU, of several devices the sum.
+func (r *openRequest) laneNS() (ns int64) {
+	for i := range r.lanes {
+		ns += r.lanes[i].ns()
+	}
+	return ns
+}
+
+// addLink takes the entry of a step's trace context.
+func (a *assembler) addLink(w *spanring.Words) {
+	e, err := w.StepLink()
+	if err != nil {
+		a.engine.sum.malformed++
+		return
+	}
+	st := a.step(e.Step)
+	if st == nil {
+		a.engine.sum.lateEntries++
+		return
+	}
+	st.linkEntries++
+	if len(st.Links) >= MaxLinks {
+		return
+	}
+	l := Link{TraceContext: e.TraceContext}
+	if l.Sampled() && !a.requests.link(&l, e.Step) {
+		st.linkedTwice++
+		return
+	}
+	st.Links = append(st.Links, l)
+}
+
+// requestEnd takes the entry of a request's end. A request is one unit of the
+// account.
+func (a *assembler) requestEnd(w *spanring.Words) {
+	a.received++
+	e, err := w.RequestEnd()
+	if err != nil {
+		a.drop(DropMalformed)
+		return
+	}
+	if !e.Sampled() {
+		a.flush()
+		a.engine.ledger.NotSelect(NotSampled, 1)
+		return
+	}
+	if !a.requests.requestEnded(&e, a.nowNS) {
+		a.drop(DropMalformed) // no request ends twice
+	}
+}
+
+// handOverRequests gives the requests that are done to whom they concern. The
+// steps that closed have been handed over before.
+func (p *Processor) handOverRequests() {
+	q := &p.asm.requests
+	q.expire(p.asm.nowNS)
+	for i, r := range q.done {
+		p.handOverRequest(r)
+		q.release(r)
+		q.done[i] = nil
+	}
+	q.done = q.done[:0]
+	q.counts.Open = uint64(len(q.open))
+	p.engine.sum.mu.Lock()
+	p.engine.requests = q.counts
+	p.engine.sum.mu.Unlock()
+}
+
+func (p *Processor) handOverRequest(r *openRequest) {
+	out := &p.asm.requests.out
+	*out = Request{
+		Engine: p.engine, RequestEnd: r.end, Steps: r.steps, StepsOpen: r.waiting, GPULaneNS: r.laneNS(),
+		Exported: r.exported, ExportedCount: r.exportedCount, WallOffsetNS: p.asm.wallOffsetNS,
+	}
+	for _, ob := range p.o.Observers {
+		if ro, ok := ob.(RequestObserver); ok {
+			ro.ObserveRequest(out)
+		}
+	}
+	if x, ok := p.o.Exporter.(RequestExporter); ok {
+		x.ExportRequest(out)
+		return
+	}
+	p.engine.ledger.NotSelect(NotWanted, 1)
+}
