@@ -41,8 +41,9 @@ func (a *arming) request(n uint32)  { a.asked.Add(int64(n)) }
 func (a *arming) stride() uint32    { return a.current.Load() }
 func (a *arming) requested() uint32 { return uint32(max(0, min(a.asked.Load(), math.MaxUint32))) }
 
-// next reports whether the step that begins now is armed.
-func (a *arming) next() bool {
+// next reports whether the step that begins now is armed, and whether because it
+// was asked for.
+func (a *arming) next() (armed, asked bool) {
 	due := false
 	if a.until.Add(-1) <= 0 {
 		a.until.Store(int64(a.current.Load()))
@@ -51,10 +52,10 @@ func (a *arming) next() bool {
 	for {
 		n := a.asked.Load()
 		if n <= 0 {
-			return due
+			return due, false
 		}
 		if a.asked.CompareAndSwap(n, n-1) {
-			return true
+			return true, true
 		}
 	}
 }

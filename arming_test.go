@@ -1,8 +1,13 @@
 package lanetrace
 
 import (
+	"fmt"
 	"math"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/lanetrace/lanetrace/spanring"
 )
 
 func TestStrideArmsOneInSoMany(t *testing.T) {
@@ -10,7 +15,10 @@ func TestStrideArmsOneInSoMany(t *testing.T) {
 	a.init(64, 0.003)
 	var armed []int
 	for i := 1; i <= 256; i++ {
-		if a.next() {
+		if is, asked := a.next(); is {
+			if asked {
+				t.Errorf("step %d is armed as asked for", i)
+			}
 			armed = append(armed, i)
 		}
 		a.ended(10_000_000, false, 0) // 10 ms steps: nothing to raise
@@ -27,7 +35,7 @@ func TestRequestsComeOnTop(t *testing.T) {
 	a.request(1)
 	n := 0
 	for range 10 {
-		if a.next() {
+		if is, asked := a.next(); is && asked {
 			n++
 		}
 	}
@@ -61,7 +69,7 @@ func TestBudgetHolds(t *testing.T) {
 			var total, cost float64
 			settled := false
 			for i := range 200_000 {
-				armed := a.next()
+				armed, _ := a.next()
 				if settled {
 					total += float64(c.stepNS)
 					if armed {
@@ -116,5 +124,32 @@ func TestOneStallDoesNotOpenTheGate(t *testing.T) {
 	m.observe(0)
 	if got := m.load(); got > 1_400_000 || got < 1_000_000 {
 		t.Errorf("mean %v after nonsense", got)
+	}
+}
+
+// TestAskedForStepsSaySo: a step's begin tells the steps that were asked for from
+// those that come round.
+func TestAskedForStepsSaySo(t *testing.T) {
+	r := newRig(t, Config{Level: "kernel", KernelSpanEvery: 4})
+	r.hub.Arm(2)
+	for range 5 {
+		r.hub.StepBegin().End()
+	}
+	var got []string
+	for _, e := range r.entries() {
+		if e.Words.Kind() != spanring.KindStepBegin {
+			continue
+		}
+		b, err := e.Words.StepBegin()
+		if err != nil {
+			t.Fatal(err)
+		}
+		got = append(got, fmt.Sprintf("%d armed %v asked %v", b.Step, b.Armed, b.Asked))
+	}
+	want := []string{
+		"1 armed true asked true", "2 armed true asked true", "3 armed false asked false", "4 armed true asked false", "5 armed false asked false",
+	}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Errorf("(-want +got):\n%s", d)
 	}
 }

@@ -82,7 +82,10 @@ func (h *Hub) stepBegin() Step {
 		h.forget(st, prev)
 	}
 	now := spanring.MonoNS()
-	armed := level >= LevelKernel && h.arms.next()
+	armed, asked := false, false
+	if level >= LevelKernel {
+		armed, asked = h.arms.next()
+	}
 	// The place is closed to its old step's spans before it takes the new id.
 	st.id.Store(0)
 	st.endNS.Store(0)
@@ -101,7 +104,7 @@ func (h *Hub) stepBegin() Step {
 		h.ring.Add(spanring.CtrStepsArmed, 1)
 		h.publishArming()
 	}
-	e := (&spanring.StepBegin{Step: id, MonoNS: now, Armed: armed, Level: uint8(level)}).Words()
+	e := (&spanring.StepBegin{Step: id, MonoNS: now, Armed: armed, Asked: asked, Level: uint8(level)}).Words()
 	h.ring.Append(&e)
 	num := id
 	if armed {

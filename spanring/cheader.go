@@ -186,7 +186,7 @@ func (h *cheader) entries() {
 	})
 	begin := func(s StepBegin) Words { return s.Words() }
 	h.record("A step's begin.", "STEP_BEGIN", begin(StepBegin{}), []fieldOf{
-		{"ARMED", begin(StepBegin{Armed: true})}, {"LEVEL", begin(StepBegin{Level: 1})}, {"STEP", begin(StepBegin{Step: 1})},
+		{"ARMED", begin(StepBegin{Armed: true})}, {"ASKED", begin(StepBegin{Asked: true})}, {"LEVEL", begin(StepBegin{Level: 1})}, {"STEP", begin(StepBegin{Step: 1})},
 		{"MONO_NS", begin(StepBegin{MonoNS: 1})},
 	})
 	end := func(s StepEnd) Words { return s.Words() }

@@ -170,6 +170,7 @@ const (
 	flagArmed        = 0x10
 	flagSharedStart  = 0x20
 	flagInGraph      = 0x40
+	flagAsked        = 0x20 // of a step's begin
 	max48            = 1<<48 - 1
 	minLead          = -1 << 47
 	maxLead          = 1<<47 - 1
@@ -295,6 +296,7 @@ type StepBegin struct {
 	Step   uint64 // from 1, growing by 1 within a run
 	MonoNS int64  // host, CLOCK_MONOTONIC
 	Armed  bool   // its kernels are timed
+	Asked  bool   // it is armed because somebody asked for armed steps
 	Level  uint8  // the level in force
 }
 
@@ -304,12 +306,17 @@ func (s *StepBegin) Words() Words {
 	if s.Armed {
 		f = flagArmed
 	}
+	if s.Asked {
+		f |= flagAsked
+	}
 	return Words{head(KindStepBegin, f, s.Level, 0, 0, 0), s.Step, uint64(s.MonoNS)}
 }
 
 // StepBegin decodes the begin of a step.
 func (w *Words) StepBegin() (StepBegin, error) {
-	s := StepBegin{Step: w[1], MonoNS: int64(w[2]), Armed: w.flags()&flagArmed != 0, Level: w.reason()}
+	s := StepBegin{
+		Step: w[1], MonoNS: int64(w[2]), Armed: w.flags()&flagArmed != 0, Asked: w.flags()&flagAsked != 0, Level: w.reason(),
+	}
 	if w.Kind() != KindStepBegin || s.MonoNS < 0 || s.Step == 0 {
 		return s, fmt.Errorf("%w: %v of step %d at %d ns", ErrEntry, w.Kind(), s.Step, s.MonoNS)
 	}
