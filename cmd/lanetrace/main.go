@@ -1,8 +1,9 @@
 // Command lanetrace reads what engines write to their rings: it serves their
 // metrics and sends their traces (sidecar), records them (record), plays
 // recordings again (replay) and reports on either (report). demo does the first
-// with a recording that the binary carries. level and arm ask live engines to
-// measure more or less, doctor says what keeps all this from working. diff compares two launch traces.
+// with a recording that the binary carries. top watches live engines in a
+// terminal, level and arm ask them to measure more or less, doctor says what keeps
+// all this from working. diff compares two launch traces.
 //
 // Exit codes: 0 all went well, 1 something failed, 2 the command line is wrong;
 // of diff 0 no difference, 1 some, 2 something failed.
@@ -62,6 +63,7 @@ type cli struct {
 	Record  recordCmd  `cmd:"" help:"Record what live engines write, into a file."`
 	Replay  replayCmd  `cmd:"" help:"Play a recording: as text, as OTLP/JSON, or to an OTLP endpoint."`
 	Report  reportCmd  `cmd:"" help:"Report on a recording, a ring file or the live engines: steps, lanes, kernels, losses, one step drawn."`
+	Top     topCmd     `cmd:"" help:"Watch live engines: steps a second, lanes, kernels, memory, drops."`
 	Level   levelCmd   `cmd:"" help:"Print or change how much live engines measure."`
 	Arm     armCmd     `cmd:"" help:"Have live engines time their next steps kernel by kernel."`
 	Doctor  doctorCmd  `cmd:"" help:"Look at all that has to work together, and say what to do."`
@@ -70,7 +72,7 @@ type cli struct {
 }
 
 // commands are the names of cli's commands.
-var commands = []string{"demo", "sidecar", "record", "replay", "report", "level", "arm", "doctor", "diff", "version"}
+var commands = []string{"demo", "sidecar", "record", "replay", "report", "top", "level", "arm", "doctor", "diff", "version"}
 
 // usageError is an error of the command line.
 type usageError struct{ error }
