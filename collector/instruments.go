@@ -11,6 +11,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"syscall"
+	"time"
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
@@ -18,9 +19,12 @@ import (
 	"github.com/lanetrace/lanetrace/spanring"
 )
 
+// LabelEngine is the label that has an engine's stable name.
+const LabelEngine = "engine"
+
 // Names of labels.
 const (
-	labelEngine = "engine"
+	labelEngine = LabelEngine
 	labelLane   = "lane"
 	labelKernel = "kernel"
 	labelGraph  = "graph"
@@ -110,6 +114,36 @@ func (i *Instruments) remove(e *Engine) {
 	i.mu.Lock()
 	i.engines = slices.DeleteFunc(i.engines, func(x *Engine) bool { return x == e })
 	i.mu.Unlock()
+}
+
+// Engines are the engines that have series now. It may be called from any
+// goroutine.
+func (i *Instruments) Engines() []*Engine { return i.list() }
+
+// runCounters are the counters that the producer keeps: they count from its start,
+// all others from when reading began.
+var runCounters = func() map[string]bool {
+	m := map[string]bool{mPublished.Name: true}
+	for _, d := range []*Metric{
+		mBegun, mLanded, mFailed, mDropped, mProblems, mLaunches, mControl, mHarvests, mHarvestTime, mDriverCalls,
+		mSpansQueued, mSpansStarved, mAnchors, mAnchorsGivenUp, mMemAllocs, mMemFrees, mMemProblems, mMemViolations, mMemScans,
+	} {
+		m[d.Name] = true
+	}
+	return m
+}()
+
+// AttachedAt is when the engine began to be read.
+func (e *Engine) AttachedAt() time.Time { return e.sum.start }
+
+// StartOf is since when the engine's counters of that name count, for readers that
+// tell a counter's start: the run's start for those that the engine keeps itself, so
+// that they are no others after a restart of the sidecar.
+func (e *Engine) StartOf(metric string) time.Time {
+	if t := e.Info().CreatedUnixNS; runCounters[metric] && t > 0 && t < e.sum.start.UnixNano() {
+		return time.Unix(0, t)
+	}
+	return e.sum.start
 }
 
 func (i *Instruments) list() []*Engine {

@@ -77,7 +77,7 @@ func (a *app) newService(o serviceOptions) (s *service, err error) {
 	}
 	pushes := func() (none [2]uint64) { return none }
 	if metrics {
-		r, err := otlp.NewMetricReader(otlp.MetricOptions{Endpoint: string(o.endpoint), Producers: []sdkmetric.Producer{s.ins.Producer()}, Logger: o.log})
+		r, err := otlp.NewMetricReader(otlp.MetricOptions{Endpoint: string(o.endpoint), Producers: []sdkmetric.Producer{s.ins.Producer()}, Engines: s.ins.Engines, Logger: o.log})
 		if err != nil {
 			return s, err
 		}

@@ -11,6 +11,8 @@ import (
 	"go.opentelemetry.io/otel/exporters/otlp/otlpmetric/otlpmetricgrpc"
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
+
+	"github.com/lanetrace/lanetrace/collector"
 )
 
 // MetricOptions configure the reader that sends metrics.
@@ -23,6 +25,11 @@ type MetricOptions struct {
 	Every time.Duration
 	// Producers yield what no instrument does.
 	Producers []sdkmetric.Producer
+	// Engines are the engines that have series. Each gets a resource of its own, the
+	// one of its traces. Default none: everything is of the MeterProvider's resource.
+	Engines func() []*collector.Engine
+	// HostName is the resource attribute host.name of engines. Default os.Hostname.
+	HostName string
 	// Getenv looks up the protocol's variables. Default os.Getenv.
 	Getenv Getenv
 	// Logger takes warnings. Default discards.
@@ -33,7 +40,7 @@ type MetricOptions struct {
 // OpenTelemetry's own exporter and retry. It runs once it is given to a MeterProvider, whose Shutdown sends a
 // last time and reports a failure of that.
 type MetricReader struct {
-	sdkmetric.Reader
+	*sdkmetric.PeriodicReader
 	exp *metricExporter
 }
 
@@ -58,7 +65,13 @@ func NewMetricReader(o MetricOptions) (*MetricReader, error) {
 		ro = append(ro, sdkmetric.WithProducer(p))
 	}
 	x := &metricExporter{Exporter: exp, idle: idle, warn: newWarner(o.Logger)}
-	return &MetricReader{Reader: sdkmetric.NewPeriodicReader(x, ro...), exp: x}, nil
+	if o.Engines != nil {
+		if o.HostName == "" {
+			o.HostName, _ = os.Hostname()
+		}
+		x.split = &splitter{engines: o.Engines, host: o.HostName}
+	}
+	return &MetricReader{PeriodicReader: sdkmetric.NewPeriodicReader(x, ro...), exp: x}, nil
 }
 
 // newMetricExporter is OpenTelemetry's exporter of the protocol that the variables
@@ -101,6 +114,7 @@ func (r *MetricReader) Pushes() [2]uint64 {
 type metricExporter struct {
 	sdkmetric.Exporter
 	idle       func()
+	split      *splitter // nil for one resource
 	warn       *warner
 	ok, failed atomic.Uint64
 }
@@ -108,13 +122,31 @@ type metricExporter struct {
 // Export sends once, or as often as the exporter's own retry wants. Values are
 // cumulative: what could not be sent now is in the next push.
 func (x *metricExporter) Export(ctx context.Context, rm *metricdata.ResourceMetrics) error {
-	err := x.Exporter.Export(ctx, rm)
+	err := x.export(ctx, rm)
 	if err == nil {
 		x.ok.Add(1)
 		return nil
 	}
 	x.failed.Add(1)
 	x.warn.say("OTLP push of metrics fails", "error", err, "failed", x.failed.Load())
+	return nil
+}
+
+// export sends a request for each resource. The first failure ends the push: the
+// next one has everything again.
+func (x *metricExporter) export(ctx context.Context, rm *metricdata.ResourceMetrics) error {
+	if x.split == nil {
+		return x.Exporter.Export(ctx, rm)
+	}
+	rms, err := x.split.split(rm)
+	if err != nil {
+		return err
+	}
+	for _, rm := range rms {
+		if err := x.Exporter.Export(ctx, rm); err != nil {
+			return err
+		}
+	}
 	return nil
 }
 
