@@ -46,6 +46,7 @@ extensions:
     backends:
       memory: {memory: {max_traces: 200000}}
   jaeger_query:
+    enable_tracing: false
     storage: {traces: memory}
     http: {endpoint: "%s"}
     grpc: {endpoint: "%s"}

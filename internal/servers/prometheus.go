@@ -325,3 +325,34 @@ func Promtool(tb testing.TB, stdin string, args ...string) (string, error) {
 	}
 	return string(out), err
 }
+
+// Rule is a rule that Prometheus evaluates.
+type Rule struct {
+	Type      string `json:"type"` // recording or alerting
+	Name      string `json:"name"`
+	Query     string `json:"query"`
+	Health    string `json:"health"` // ok, err or unknown
+	LastError string `json:"lastError"`
+	State     string `json:"state"` // of an alerting rule: inactive, pending or firing
+	Alerts    []struct {
+		Labels map[string]string `json:"labels"`
+		State  string            `json:"state"`
+	} `json:"alerts"`
+}
+
+// Rules are the rules of all files, in their order.
+func (m *Prometheus) Rules(ctx context.Context) ([]Rule, error) {
+	var d struct {
+		Groups []struct {
+			Rules []Rule `json:"rules"`
+		} `json:"groups"`
+	}
+	if err := m.get(ctx, "rules", &d); err != nil {
+		return nil, err
+	}
+	var out []Rule
+	for _, g := range d.Groups {
+		out = append(out, g.Rules...)
+	}
+	return out, nil
+}

@@ -165,3 +165,117 @@ func TestPromtoolComplains(t *testing.T) {
 		t.Errorf("a counter without _total passes: %q", out)
 	}
 }
+
+// Exponential histograms, when asked for, are native ones in Prometheus: count and
+// sum are the recording's, and a quantile is as near as their buckets are narrow.
+func TestPrometheusNativeHistograms(t *testing.T) {
+	r := runEngine(t, nil, "--histograms", "exponential")
+	m := servers.StartPrometheus(t, servers.PrometheusOptions{Targets: []string{r.side.URL}, NativeHistograms: true})
+	m.AwaitTargets(1)
+	compared := 0
+	for _, l := range r.report.Engines[0].Lanes {
+		query := fmt.Sprintf("lanetrace_gpu_lane_duration_seconds{lane=%q}", l.Lane)
+		var h *servers.PromHistogram
+		servers.Poll(t, query, func() error {
+			ss, err := m.Query(t.Context(), query, time.Time{})
+			if err != nil {
+				return err
+			}
+			if len(ss) != 1 || ss[0].Histogram == nil {
+				return fmt.Errorf("%d series, of which the first is not native: %+v", len(ss), ss)
+			}
+			h = ss[0].Histogram
+			return nil
+		})
+		if h.Count != float64(l.Unarmed.Count) || !near(h.Sum, l.Unarmed.SumNS/1e9) {
+			t.Errorf("%s has count %v, sum %v; the recording %d, %v", query, h.Count, h.Sum, l.Unarmed.Count, l.Unarmed.SumNS/1e9)
+		}
+		var inBuckets float64
+		for _, b := range h.Buckets {
+			inBuckets += b.Count
+		}
+		if inBuckets != h.Count {
+			t.Errorf("%s has %v in its buckets, count %v", query, inBuckets, h.Count)
+		}
+		if l.Unarmed.Count < 200 {
+			continue
+		}
+		compared++
+		q, err := m.Value(t.Context(), fmt.Sprintf("histogram_quantile(0.99, sum(%s))", query))
+		if err != nil {
+			t.Error(err)
+		}
+		if math.Abs(q*1e9-l.Unarmed.P99NS) > 0.15*l.Unarmed.P99NS {
+			t.Errorf("p99 of %s is %v ns, the recording says %v", query, q*1e9, l.Unarmed.P99NS)
+		}
+	}
+	if compared == 0 {
+		t.Errorf("no lane has enough spans: %+v", r.report.Engines[0].Lanes)
+	}
+}
+
+// Exemplars are stored by Prometheus and lead to traces that Jaeger has: to the
+// very span whose length they show.
+func TestExemplars(t *testing.T) {
+	j := servers.StartJaeger(t)
+	t.Run("explicit", func(t *testing.T) { exemplars(t, j, false) })
+	t.Run("exponential", func(t *testing.T) { exemplars(t, j, true) })
+}
+
+func exemplars(t *testing.T, j *servers.Jaeger, native bool) {
+	form, suffix := "explicit", "_bucket"
+	if native {
+		form, suffix = "exponential", ""
+	}
+	dir := servers.RingDir(t)
+	side := built.Sidecar(t, dir, []string{"OTEL_METRICS_EXPORTER=none"}, "--every", "20", "--histograms", form, "--otlp-endpoint", j.OTLP)
+	m := servers.StartPrometheus(t, servers.PrometheusOptions{Targets: []string{side.URL}, NativeHistograms: native})
+	e := built.Engine(t, dir, []string{"LANETRACE_KERNEL_SPAN_EVERY=50", "LANETRACE_KERNEL_BUDGET=1"}, "--level", "kernel", "--duration", "6s")
+	found := map[string]int{}
+	defer func() { t.Logf("exemplars by metric: %v", found) }()
+	var xs []servers.Exemplar
+	servers.Poll(t, "exemplars of steps and of lanes", func() error {
+		clear(found)
+		var err error
+		if xs, err = m.Exemplars(t.Context(), `{job="lanetrace"}`); err != nil {
+			return err
+		}
+		for _, x := range xs {
+			found[x.Series["__name__"]]++
+		}
+		if found["lanetrace_step_duration_seconds"+suffix] < 3 || found["lanetrace_gpu_lane_duration_seconds"+suffix] < 3 {
+			return fmt.Errorf("stored: %v", found)
+		}
+		return nil
+	})
+	if code := e.Wait(); code != 0 {
+		t.Errorf("engine: exit code %d", code)
+	}
+	for _, x := range xs {
+		tr, ok, err := j.Trace(t.Context(), x.Labels["trace_id"])
+		if err != nil || !ok {
+			t.Errorf("exemplar %v of %v: its trace is not in Jaeger: %v", x.Labels, x.Series, err)
+			continue
+		}
+		var span *servers.JaegerSpan
+		for i := range tr.Spans {
+			if tr.Spans[i].SpanID == x.Labels["span_id"] {
+				span = &tr.Spans[i]
+			}
+		}
+		if span == nil {
+			t.Errorf("exemplar %v of %v: its trace has no such span", x.Labels, x.Series)
+			continue
+		}
+		if lane := x.Series["lane"]; lane != "" && lane != span.OperationName {
+			t.Errorf("exemplar of lane %s leads to span %s", lane, span.OperationName)
+		}
+		// Jaeger cuts start and length to whole microseconds.
+		if us := x.Value * 1e6; math.Abs(us-float64(span.DurationUS)) > 1.01 {
+			t.Errorf("exemplar of %v shows %v us, its span %s is %d us long", x.Series, us, span.OperationName, span.DurationUS)
+		}
+	}
+	if said := m.Stderr(); strings.Contains(said, "xemplar") {
+		t.Errorf("prometheus complains: %s", said)
+	}
+}
