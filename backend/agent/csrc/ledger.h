@@ -16,9 +16,9 @@
 // moment; none makes a driver call. What is about to go is taken off the ledger
 // before the driver is asked, so that its address or handle can come again, and is
 // put back when the driver refuses. A NULL ledger does nothing. Memory for the
-// ledger's own tables comes from malloc; should there be none, the allocation is
-// counted in the totals only, and its free as unknown. In a child of fork a ledger
-// does nothing; the child makes its own.
+// ledger's own tables comes from malloc; should there be none, an allocation is not
+// on the ledger, and its free counts as one of what is not known. In a child of fork
+// a ledger does nothing; the child makes its own.
 #ifndef LANETRACE_AGENT_LEDGER_H
 #define LANETRACE_AGENT_LEDGER_H
 
@@ -67,7 +67,7 @@ void lt_mem_alloc_failed(lt_ledger *l);
 // One allocation off the ledger, on the caller's stack.
 typedef struct lt_mem_taken {
   lt_alloc alloc;
-  uint8_t source, known, tried;
+  uint8_t source, known;
 } lt_mem_taken;
 
 // lt_mem_take takes the allocation at addr off the ledger: call it before the
@@ -85,9 +85,10 @@ void lt_mem_context_end(lt_ledger *l, int context);
 
 // lt_vm_create: cuMemCreate gave the handle. With bytes 0 (memory of another
 // process, or not on a device) the handle is known, but counts for nothing.
-// Had again by cuMemRetainAllocationHandle, the handle counts once more: lt_vm_retain.
 void lt_vm_create(lt_ledger *l, int context, uint64_t handle, uint64_t bytes, lt_name_id site);
-void lt_vm_retain(lt_ledger *l, uint64_t handle);
+// lt_vm_retain: cuMemRetainAllocationHandle gave the handle of what is mapped at
+// addr, and with it one more release to come.
+void lt_vm_retain(lt_ledger *l, uint64_t addr, uint64_t handle);
 
 // lt_vm_map: cuMemMap has mapped size bytes of the handle at addr.
 void lt_vm_map(lt_ledger *l, uint64_t addr, uint64_t size, uint64_t handle);
@@ -98,11 +99,11 @@ typedef struct lt_vm_taken {
   uint8_t known;
 } lt_vm_taken;
 
-// lt_vm_unmap_begin takes the mappings that lie within [addr, addr+size) out before
+// lt_vm_unmap_begin marks the mappings that lie within [addr, addr+size) before
 // cuMemUnmap, lt_vm_release_begin one of a handle's references before cuMemRelease;
-// the _done functions say afterwards whether the driver refused. A release of a
-// handle that is not known (released before) changes no total; it is counted with
-// the frees of what is not known, as others are.
+// the _done functions say afterwards whether the driver refused, and drop them if it
+// did not. A release of a handle that is not known (released before) changes no
+// total; it is counted with the frees of what is not known, as others are.
 void lt_vm_unmap_begin(lt_ledger *l, uint64_t addr, uint64_t size, lt_vm_taken *t);
 void lt_vm_unmap_done(lt_ledger *l, const lt_vm_taken *t, bool refused);
 void lt_vm_release_begin(lt_ledger *l, uint64_t handle, lt_vm_taken *t);
