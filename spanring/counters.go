@@ -138,6 +138,10 @@ const (
 	// CtrLaunchOpsDropped counts operations that were not recorded because the
 	// recorder's memory was full.
 	CtrLaunchOpsDropped Counter = 103
+	// CtrOverlapping counts launches on armed steps that were not timed because
+	// they overlap the launch before them (programmatic dependent launches): an
+	// event between the two would end that.
+	CtrOverlapping Counter = 104
 
 	// NumCounters is the number of counter words a reader copies. Numbers without
 	// a name are reserved and read 0.
@@ -156,6 +160,7 @@ var counterText = map[Counter]string{
 	CtrControlApplied: "control_applied", CtrControlRejected: "control_rejected",
 	CtrRequests: "requests", CtrLaunches: "launches", CtrLaunchExecutions: "launch_executions", CtrLaunchDiffs: "launch_diffs",
 	CtrLaunchDiffOps: "launch_diff_ops", CtrLaunchOpsDropped: "launch_ops_dropped",
+	CtrOverlapping: "overlapping",
 
 	CtrMemLiveBytes: "mem_live_bytes", CtrMemLiveCount: "mem_live_count", CtrMemPeakBytes: "mem_peak_bytes",
 	CtrMemGuardBytes: "mem_guard_bytes", CtrMemChunkSlackBytes: "mem_chunk_slack_bytes",

@@ -45,7 +45,6 @@ LT_BIND(sem_post, LT_OLD);
 LT_BIND(sem_wait, LT_OLD);
 LT_BIND(dlopen, LT_OLD);
 LT_BIND(dlclose, LT_OLD);
-LT_BIND(dlsym, LT_OLD);
 LT_BIND(dlvsym, LT_OLD);
 LT_BIND(dlerror, LT_OLD);
 LT_BIND(dladdr, LT_OLD);
