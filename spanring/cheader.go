@@ -68,7 +68,7 @@ func (h *cheader) header() {
 		{"SLOT_OFF", offSlotOff}, {"SLOT_COUNT", offSlotCount}, {"NAME_OFF", offNameOff}, {"NAME_BYTES", offNameBytes},
 		{"ALLOC_OFF", offAllocOff}, {"ALLOC_COUNT", offAllocCount}, {"RUN_ID", offRunID}, {"PID", offPID}, {"PID_NS", offPIDNS},
 		{"START_TICKS", offStartTicks}, {"MADE_UNIX_NS", offMadeUnixNS}, {"MADE_MONO_NS", offMadeMonoNS}, {"EXE", offExe},
-		{"SERVICE", offService}, {"GPU_UUID", offGPUUUID}, {"GPU_NAME", offGPUName}, {"RANK", offRank}, {"PRODUCER", offProducer},
+		{"SERVICE", offService}, {"GPU_UUID", offGPUUUID}, {"GPU_NAME", offGPUName}, {"RANK", offRank}, {"PRODUCER", offProducer}, {"MODEL", offModel},
 		{"STATE", offState}, {"ARMING", offArming}, {"HEAD", offHead}, {"NAMES_USED", offNamesUsed}, {"COUNTERS", offCounters},
 		{"ALLOC_MUT", offAllocMut}, {"ALLOC_USE", offAllocUse}, {"CONTEXTS", offContexts},
 	} {
@@ -193,11 +193,29 @@ func (h *cheader) entries() {
 	h.record("A step's end.", "STEP_END", end(StepEnd{}), []fieldOf{
 		{"ARMED", end(StepEnd{Armed: true})}, {"STEP", end(StepEnd{Step: 1})}, {"MONO_NS", end(StepEnd{MonoNS: 1})},
 		{"BEGIN_NS", end(StepEnd{BeginNS: 1})}, {"OPENED", end(StepEnd{Opened: 1})}, {"DROPPED", end(StepEnd{Dropped: 1})},
+		{"LINKED", end(StepEnd{Linked: 1})},
 	})
 	attrs := func(a StepAttrs) Words { return a.Words() }
 	h.record("A step's attributes.", "STEP_ATTRS", attrs(StepAttrs{}), []fieldOf{
 		{"GRAPH_MODE", attrs(StepAttrs{GraphMode: 1})}, {"STEP", attrs(StepAttrs{Step: 1})}, {"BATCH_SIZE", attrs(StepAttrs{BatchSize: 1})},
 		{"DECODE_TOKENS", attrs(StepAttrs{DecodeTokens: 1})}, {"PREFILL_TOKENS", attrs(StepAttrs{PrefillTokens: 1})},
+	})
+	link := func(l StepLink) Words { return l.Words() }
+	trace := TraceContext{TraceID: [16]byte{1}}
+	half := TraceContext{TraceID: [16]byte{8: 1}}
+	inner := TraceContext{SpanID: [8]byte{1}}
+	flags := TraceContext{Flags: 1}
+	h.record("A step's trace context. Ids lie as bytes in memory; the trace's second half follows.", "STEP_LINK", link(StepLink{}), []fieldOf{
+		{"FLAGS", link(StepLink{TraceContext: flags})}, {"STEP", link(StepLink{Step: 1})}, {"TRACE_ID", link(StepLink{TraceContext: trace})},
+		{"TRACE_ID_2", link(StepLink{TraceContext: half})}, {"SPAN_ID", link(StepLink{TraceContext: inner})},
+	})
+	h.num("MAX_STEP_LINKS", MaxStepLinks)
+	over := func(r RequestEnd) Words { return r.Words() }
+	h.record("The end of a request.", "REQUEST_END", over(RequestEnd{}), []fieldOf{
+		{"FLAGS", over(RequestEnd{TraceContext: flags})}, {"TRACE_ID", over(RequestEnd{TraceContext: trace})},
+		{"TRACE_ID_2", over(RequestEnd{TraceContext: half})}, {"SPAN_ID", over(RequestEnd{TraceContext: inner})},
+		{"BEGIN_NS", over(RequestEnd{BeginNS: 1})}, {"END_NS", over(RequestEnd{EndNS: 1})},
+		{"PROMPT_TOKENS", over(RequestEnd{PromptTokens: 1})}, {"OUTPUT_TOKENS", over(RequestEnd{OutputTokens: 1})},
 	})
 	anchor := func(a Anchor) Words { return a.Words() }
 	h.record("A clock anchor.", "ANCHOR", anchor(Anchor{}), []fieldOf{

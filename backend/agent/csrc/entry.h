@@ -105,12 +105,14 @@ typedef struct lt_step_begin_entry {
   uint64_t step; // from 1
   int64_t mono_ns;
   bool armed;
+  bool asked; // armed because somebody asked for it
   uint8_t level;
 } lt_step_begin_entry;
 
 static inline lt_words lt_step_begin_words(const lt_step_begin_entry *s) {
   lt_words e = lt_entry_head(LT_KIND_STEP_BEGIN, 0, 0, 0);
   LT_SET(e, STEP_BEGIN_ARMED, s->armed);
+  LT_SET(e, STEP_BEGIN_ASKED, s->asked);
   LT_SET(e, STEP_BEGIN_LEVEL, s->level);
   LT_SET(e, STEP_BEGIN_STEP, s->step);
   LT_SET(e, STEP_BEGIN_MONO_NS, s->mono_ns);
@@ -123,6 +125,7 @@ typedef struct lt_step_end_entry {
   bool armed;
   uint32_t opened;  // spans begun in it that land or fail, each with an entry
   uint32_t dropped; // spans that found no free slot
+  uint32_t linked;  // trace contexts, of which LT_MAX_STEP_LINKS have entries
 } lt_step_end_entry;
 
 static inline lt_words lt_step_end_words(const lt_step_end_entry *s) {
@@ -133,6 +136,7 @@ static inline lt_words lt_step_end_words(const lt_step_end_entry *s) {
   LT_SET(e, STEP_END_BEGIN_NS, s->begin_ns);
   LT_SET(e, STEP_END_OPENED, s->opened);
   LT_SET(e, STEP_END_DROPPED, s->dropped);
+  LT_SET(e, STEP_END_LINKED, s->linked);
   return e;
 }
 
@@ -149,6 +153,50 @@ static inline lt_words lt_step_attrs_words(const lt_step_attrs_entry *a) {
   LT_SET(e, STEP_ATTRS_BATCH_SIZE, a->batch_size);
   LT_SET(e, STEP_ATTRS_DECODE_TOKENS, a->decode_tokens);
   LT_SET(e, STEP_ATTRS_PREFILL_TOKENS, a->prefill_tokens);
+  return e;
+}
+
+// lt_id_word is eight bytes of an id as a word of the ring has them.
+static inline uint64_t lt_id_word(const uint8_t *b) {
+  uint64_t w = 0;
+  for (int i = 0; i < 8; i++)
+    w |= (uint64_t)b[i] << (8 * i);
+  return w;
+}
+
+// A trace context that a step worked for.
+typedef struct lt_step_link_entry {
+  uint64_t step;
+  uint8_t trace_id[16], span_id[8], flags;
+} lt_step_link_entry;
+
+static inline lt_words lt_step_link_words(const lt_step_link_entry *l) {
+  lt_words e = lt_entry_head(LT_KIND_TRACE_CONTEXT, 0, 0, 0);
+  LT_SET(e, STEP_LINK_FLAGS, l->flags);
+  LT_SET(e, STEP_LINK_STEP, l->step);
+  LT_SET(e, STEP_LINK_TRACE_ID, lt_id_word(l->trace_id));
+  LT_SET(e, STEP_LINK_TRACE_ID_2, lt_id_word(l->trace_id + 8));
+  LT_SET(e, STEP_LINK_SPAN_ID, lt_id_word(l->span_id));
+  return e;
+}
+
+// The end of a request.
+typedef struct lt_request_end_entry {
+  uint8_t trace_id[16], span_id[8], flags;
+  int64_t begin_ns, end_ns; // CLOCK_MONOTONIC
+  uint32_t prompt_tokens, output_tokens;
+} lt_request_end_entry;
+
+static inline lt_words lt_request_end_words(const lt_request_end_entry *r) {
+  lt_words e = lt_entry_head(LT_KIND_REQUEST_END, 0, 0, 0);
+  LT_SET(e, REQUEST_END_FLAGS, r->flags);
+  LT_SET(e, REQUEST_END_TRACE_ID, lt_id_word(r->trace_id));
+  LT_SET(e, REQUEST_END_TRACE_ID_2, lt_id_word(r->trace_id + 8));
+  LT_SET(e, REQUEST_END_SPAN_ID, lt_id_word(r->span_id));
+  LT_SET(e, REQUEST_END_BEGIN_NS, r->begin_ns);
+  LT_SET(e, REQUEST_END_END_NS, r->end_ns);
+  LT_SET(e, REQUEST_END_PROMPT_TOKENS, r->prompt_tokens);
+  LT_SET(e, REQUEST_END_OUTPUT_TOKENS, r->output_tokens);
   return e;
 }
 
