@@ -55,7 +55,7 @@ int lt_hub_start(const lt_driver *drv);
 void lt_hub_stop(void);
 
 // lt_hub_ring is the hub's ring, for the ledger and for interning names; NULL
-// without a hub. It stays mapped after lt_hub_stop.
+// without a hub. The ring itself stays valid after lt_hub_stop.
 struct lt_ring;
 struct lt_ring *lt_hub_ring(void);
 
@@ -92,7 +92,7 @@ int lt_context_index(void *ctx);
 void lt_context_end(void *ctx);
 
 // lt_stream_destroyed: call it before the stream is destroyed. Spans whose end was
-// recorded still land. No driver call but cuCtxGetCurrent.
+// recorded still land. No driver call.
 void lt_stream_destroyed(void *stream);
 
 // lt_capture_begun and lt_capture_ended count the captures that are active, of every
@@ -157,7 +157,8 @@ uint16_t lt_lane_id(const char *name, uint32_t bytes);
 
 // An open lane. A zero lt_lane is none.
 typedef struct lt_lane {
-  struct lt_context *context;
+  struct lt_pool *pool;
+  struct lt_stream *stream;
   uint32_t slot, generation;
 } lt_lane;
 
@@ -189,7 +190,7 @@ enum lt_launch_kind { LT_LAUNCH_KERNEL = 4, LT_LAUNCH_GRAPH = 5 }; // the kinds 
 
 // A launch that is being timed. It lives on the caller's stack.
 typedef struct lt_launch {
-  struct lt_context *context;
+  struct lt_pool *pool;
   struct lt_stream *stream;
   void *handle;
   uint64_t step;
