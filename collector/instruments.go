@@ -3,14 +3,10 @@ package collector
 import (
 	"context"
 	"fmt"
-	"os"
-	"runtime"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -34,6 +30,10 @@ const (
 	labelArmed  = "armed"
 	labelSite   = "site"
 	labelKind   = "kind"
+	labelState  = "state"
+	labelBound  = "bound"
+
+	labelCPUMode = "cpu.mode"
 )
 
 // DefaultTopKernels is how many kernels of an engine have series of their own.
@@ -188,6 +188,12 @@ var problemCounters = []spanring.Counter{
 	spanring.CtrUnattributed, spanring.CtrPoolsFailed, spanring.CtrControlRejected, spanring.CtrLaunchOpsDropped,
 }
 
+// Values of the label state.
+var (
+	gpuStates      = []string{"lane", "in_step", "between_steps", "untimed"}
+	gpuArmedStates = []string{"busy_in_lane", "busy_outside_lanes", "idle_in_lane"}
+)
+
 var ignoredReasons = []string{"malformed", "late", "other_kind"}
 
 var failReasons, problemReasons, incompleteReasons = func() (f, p, n []string) {
@@ -214,15 +220,16 @@ type engineAttrs struct {
 	exported                                                          []metric.MeasurementOption
 	poolFull                                                          metric.MeasurementOption
 	memProblems, slack                                                []metric.MeasurementOption
+	gpu, gpuArmed, bound                                              []metric.MeasurementOption
 }
 
 func newEngineAttrs(label string) engineAttrs {
 	with := func(key, value string) metric.MeasurementOption {
 		return metric.WithAttributeSet(attribute.NewSet(attribute.String(labelEngine, label), attribute.String(key, value)))
 	}
-	each := func(reasons []string) (o []metric.MeasurementOption) {
-		for _, r := range reasons {
-			o = append(o, with(labelReason, r))
+	each := func(key string, values []string) (o []metric.MeasurementOption) {
+		for _, v := range values {
+			o = append(o, with(key, v))
 		}
 		return o
 	}
@@ -230,17 +237,20 @@ func newEngineAttrs(label string) engineAttrs {
 	return engineAttrs{
 		made: true, set: set, engine: metric.WithAttributeSet(set),
 		armed:       [2]metric.MeasurementOption{with(labelArmed, "false"), with(labelArmed, "true")},
-		failed:      each(failReasons),
-		problems:    each(problemReasons),
-		lost:        each([]string{lostOverwritten, lostHole}),
-		ignored:     each(ignoredReasons),
-		notSelected: each(notSelectedText[:]),
-		dropped:     each(dropText[:]),
-		incomplete:  each(incompleteReasons),
-		exported:    each(exportText[1:]),
+		failed:      each(labelReason, failReasons),
+		problems:    each(labelReason, problemReasons),
+		lost:        each(labelReason, []string{lostOverwritten, lostHole}),
+		ignored:     each(labelReason, ignoredReasons),
+		notSelected: each(labelReason, notSelectedText[:]),
+		dropped:     each(labelReason, dropText[:]),
+		incomplete:  each(labelReason, incompleteReasons),
+		exported:    each(labelReason, exportText[1:]),
 		poolFull:    with(labelReason, reasonPoolFull),
-		memProblems: each(memProblemReasons),
-		slack:       []metric.MeasurementOption{with(labelKind, slackKinds[0]), with(labelKind, slackKinds[1])},
+		memProblems: each(labelReason, memProblemReasons),
+		slack:       each(labelKind, slackKinds),
+		gpu:         each(labelState, gpuStates),
+		gpuArmed:    each(labelState, gpuArmedStates),
+		bound:       each(labelBound, boundText[:]),
 	}
 }
 
@@ -336,30 +346,7 @@ func (i *Instruments) observeOwn(o observation) {
 		o.n(mRingsFailed, i.rings[f].Load(), metric.WithAttributes(attribute.String(labelReason, ringFailText[f])))
 	}
 	o.n(mBuild, 1, metric.WithAttributes(attribute.String("version", i.o.Version)))
-	o.n(mGoroutines, uint64(runtime.NumGoroutine()))
-	var ru syscall.Rusage
-	if syscall.Getrusage(syscall.RUSAGE_SELF, &ru) == nil {
-		o.f(mCPU, float64(ru.Utime.Nano()+ru.Stime.Nano())/1e9)
-	}
-	if b, ok := residentAnon(); ok {
-		o.n(mResident, b)
-	}
-}
-
-// residentAnon is RssAnon of /proc/self/status in bytes: the ring files that are
-// mapped belong to the engines.
-func residentAnon() (uint64, bool) {
-	b, err := os.ReadFile("/proc/self/status")
-	if err != nil {
-		return 0, false
-	}
-	for l := range strings.Lines(string(b)) {
-		if v, ok := strings.CutPrefix(l, "RssAnon:"); ok {
-			n, err := strconv.ParseUint(strings.TrimSuffix(strings.TrimSpace(v), " kB"), 10, 64)
-			return n << 10, err == nil
-		}
-	}
-	return 0, false
+	observeProcess(o)
 }
 
 // observe reports one engine.
@@ -395,6 +382,9 @@ func (e *Engine) observe(o observation) {
 	o.n(mLost, r.Holes, a.lost[1])
 	o.n(mMissed, r.Missed, a.engine)
 	o.n(mReaderPending, r.Pending, a.engine)
+	if s, ok := e.ringHeld(r.Published); ok {
+		o.f(mRingHeld, s, a.engine)
+	}
 
 	s := e.ledger.Counts()
 	o.n(mSideReceived, s.Received, a.engine)
@@ -428,6 +418,17 @@ func (e *Engine) observeSummary(o observation) {
 	o.n(mStepsOpen, uint64(s.openSteps), a.engine)
 	for i, v := range []uint64{s.malformed, s.lateEntries, s.otherEntries} {
 		o.n(mEntriesIgnored, v, a.ignored[i])
+	}
+	g := &e.gpu.total
+	for i, v := range [...]uint64{g.LaneNS, g.WithinNS, g.BetweenNS, g.UntimedNS} {
+		o.f(mGPUTime, float64(v)/1e9, a.gpu[i])
+	}
+	o.f(mGPUTimeLate, float64(g.LateNS)/1e9, a.engine)
+	for i, v := range [...]uint64{g.ArmedBusyNS - min(g.ArmedBusyNS, g.ArmedBusyOutsideNS), g.ArmedBusyOutsideNS, g.ArmedLaneIdleNS} {
+		o.f(mGPUArmedTime, float64(v)/1e9, a.gpuArmed[i])
+	}
+	for i, v := range g.Bound {
+		o.n(mStepsBound, v, a.bound[i])
 	}
 	for _, r := range s.regions {
 		o.n(mLaunchExecutions, r.Executions, r.attrs)

@@ -75,7 +75,13 @@ func Metrics() []Metric {
 }
 
 func define(group string, t MetricType, name, unit, labels, help string) *Metric {
-	m := &Metric{Name: "lanetrace." + name, Unit: unit, Type: t, Labels: strings.Fields(labels), Help: help, group: group}
+	return defineStandard(group, t, "lanetrace."+name, unit, labels, help)
+}
+
+// defineStandard defines a metric under a name that is not ours, but
+// OpenTelemetry's conventions'.
+func defineStandard(group string, t MetricType, name, unit, labels, help string) *Metric {
+	m := &Metric{Name: name, Unit: unit, Type: t, Labels: strings.Fields(labels), Help: help, group: group}
 	m.float = unit == "s" || unit == "1" || unit == "By/s"
 	metrics = append(metrics, m)
 	return m
@@ -108,6 +114,8 @@ var (
 		"Steps closed before everything they opened was accounted for.")
 	mStepsExported = define(gSteps, TypeCounter, "steps.selected", "{step}", "engine reason",
 		"Steps selected for export, by why.")
+	mStepsBound = define(gSteps, TypeCounter, "steps.bound", "{step}", "engine bound",
+		"Complete steps by what limited them: the host's launches, the GPU's work, or nothing that can be told from their spans.")
 	mStepsOpen = define(gSteps, TypeGauge, "steps.open", "{step}", "engine",
 		"Steps that the sidecar holds open.")
 
@@ -121,6 +129,12 @@ var (
 		"A kernel on the GPU, less the machine's constant. Only the kernels of armed steps are timed: multiplied by steps of both kinds over armed steps it stands for all of them, as the recording rules in dashboards/prometheus do. The kernels that take most time have series of their own, the rest is the kernel other. C++ names are demangled, without template arguments and parameters.")
 	mGraphArmedDuration = define(gGPU, TypeHistogram, "gpu.graph.armed.duration", "s", "engine graph",
 		"A graph launch on the GPU, by its event pair; armed steps only. Limited like kernels.")
+	mGPUTime = define(gGPU, TypeCounter, "gpu.time", "s", "engine state",
+		"What the engine's devices spent their time on, summed over devices and united over streams, armed steps included: lane is some lane running; in_step none, within the extent of a step; between_steps none, between steps; untimed none, while the level was too low to see any. Begins with the first lane seen and follows some steps behind.")
+	mGPUTimeLate = define(gGPU, TypeCounter, "gpu.time.late", "s", "engine",
+		"GPU time that became known after its place in gpu.time had been counted: gpu.time is off by so much at most.")
+	mGPUArmedTime = define(gGPU, TypeCounter, "gpu.armed.time", "s", "engine state",
+		"The same of armed steps, by their kernels, which only they have: busy_in_lane and busy_outside_lanes are kernels running, idle_in_lane is launch gaps within lanes, the timing of kernels included (about 3 µs each).")
 	mSpansQueued = define(gGPU, TypeCounter, "spans.queued", "{span}", "engine",
 		"Landed kernels and graphs with work queued ahead of them, so that no host gap is inside.")
 	mSpansStarved = define(gGPU, TypeCounter, "spans.starved", "{span}", "engine",
@@ -195,6 +209,8 @@ var (
 		"Ring entries that were already gone, or to be skipped, when reading began.")
 	mReaderPending = define(gReader, TypeGauge, "entries.pending", "{entry}", "engine",
 		"Ring entries published and not yet read.")
+	mRingHeld = define(gReader, TypeGauge, "ring.held", "s", "engine",
+		"How far back the ring's log reaches at the rate of the last minute, at most 86,400 s: a sidecar that is away for longer loses entries.")
 	mEntriesIgnored = define(gReader, TypeCounter, "entries.ignored", "{entry}", "engine reason",
 		"Entries read that made no span: words that cannot be, of steps closed before, or of kinds that steps do not consist of.")
 
@@ -250,11 +266,15 @@ var (
 	mSent = define(gExport, TypeCounter, "export.sent", "By", "",
 		"Encoded spans in requests that a receiver took.")
 
-	mCPU = define(gOwn, TypeCounter, "sidecar.cpu.time", "s", "",
-		"Processor time of this process, user and system.")
-	mResident = define(gOwn, TypeGauge, "sidecar.memory.resident", "By", "",
-		"Anonymous resident memory of this process.")
-	mGoroutines = define(gOwn, TypeGauge, "sidecar.goroutines", "{goroutine}", "",
+	mCPU = defineStandard(gOwn, TypeCounter, "process.cpu.time", "s", "cpu.mode",
+		"Processor time of this process.")
+	mMemory = defineStandard(gOwn, TypeGauge, "process.memory.usage", "By", "",
+		"Resident memory of this process. The ring files that it has mapped are in it, and are the engines'.")
+	mAnonymous = define(gOwn, TypeGauge, "sidecar.memory.anonymous", "By", "",
+		"Anonymous resident memory of this process (RssAnon): what it needs itself.")
+	mFDs = defineStandard(gOwn, TypeGauge, "process.unix.file_descriptor.count", "{file_descriptor}", "",
+		"Open file descriptors of this process.")
+	mGoroutines = defineStandard(gOwn, TypeGauge, "go.goroutine.count", "{goroutine}", "",
 		"Goroutines of this process.")
 	mBuild = define(gOwn, TypeGauge, "build.info", "", "version",
 		"Always 1; version is this program's.")
@@ -268,6 +288,14 @@ func (m *Metric) LabelValues(label string) []string {
 	}
 	if label == "kind" && m.Name == mMemSlack.Name {
 		return slackKinds
+	}
+	switch label {
+	case labelState:
+		return map[string][]string{mGPUTime.Name: gpuStates, mGPUArmedTime.Name: gpuArmedStates}[m.Name]
+	case labelBound:
+		return boundText[:]
+	case labelCPUMode:
+		return cpuModes
 	}
 	if label != "reason" {
 		return nil

@@ -3,6 +3,7 @@ package collector
 import (
 	"flag"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -39,7 +40,8 @@ func TestMetricTable(t *testing.T) {
 			t.Errorf("%s is there twice", m.Name)
 		}
 		names[m.Name], prom[m.PrometheusName()] = true, true
-		if !strings.HasPrefix(m.Name, "lanetrace.") || m.Name != strings.ToLower(m.Name) ||
+		standard := strings.HasPrefix(m.Name, "process.") || strings.HasPrefix(m.Name, "go.")
+		if !strings.HasPrefix(m.Name, "lanetrace.") && !standard || m.Name != strings.ToLower(m.Name) ||
 			strings.HasSuffix(m.Name, "total") || strings.HasSuffix(m.Name, "seconds") || strings.HasSuffix(m.Name, "bytes") {
 			t.Errorf("%s is no OpenTelemetry name", m.Name)
 		}
@@ -47,8 +49,8 @@ func TestMetricTable(t *testing.T) {
 			t.Errorf("%s: help %q", m.Name, m.Help)
 		}
 		for _, l := range m.Labels {
-			if l == labelReason && len(m.LabelValues(l)) == 0 {
-				t.Errorf("%s: the reasons are not known from the start", m.Name)
+			if slices.Contains([]string{labelReason, labelState, labelBound, labelKind, labelArmed, labelCPUMode}, l) && len(m.LabelValues(l)) == 0 {
+				t.Errorf("%s: the values of %s are not known from the start", m.Name, l)
 			}
 		}
 	}

@@ -35,6 +35,7 @@ type summary struct {
 	regions        map[string]*regionSummary
 	violations     []Violation // the last ones
 	violated       uint64      // all of them
+	rate           entryRate   // of the ring; has a lock of its own
 }
 
 // laneSummary is what one lane added up to.
