@@ -118,10 +118,18 @@ int lt_config_from_env(lt_config *c, char *(*env)(const char *), lt_error *err) 
   if (*g != 0)
     c->group = (int64_t)group;
   if (!text(c->dir, sizeof c->dir, env, "LANETRACE_DIR", err) || !text(c->service, sizeof c->service, env, "OTEL_SERVICE_NAME", err) ||
+      !text(c->model, sizeof c->model, env, "LANETRACE_MODEL", err) ||
       !number(&bytes, env, "LANETRACE_RING_BYTES", 64 << 10, LT_MAX_FILE_BYTES, err) ||
       !number(&pairs, env, "LANETRACE_PAIRS", 1, 1 << 20, err) ||
       !number(&every, env, "LANETRACE_KERNEL_SPAN_EVERY", 1, INT32_MAX, err))
     return -1;
+  static const char *const ranks[] = {"LANETRACE_RANK_DATA", "LANETRACE_RANK_TENSOR", "LANETRACE_RANK_PIPELINE", "LANETRACE_RANK_EXPERT"};
+  for (int i = 0; i < 4; i++) {
+    uint64_t rank = UINT64_MAX;
+    if (!number(&rank, env, ranks[i], 0, INT32_MAX, err))
+      return -1;
+    c->rank[i] = rank == UINT64_MAX ? -1 : (int32_t)rank;
+  }
   c->dir_named = c->dir[0] != 0;
   if (!c->dir_named)
     snprintf(c->dir, sizeof c->dir, "/dev/shm/lanetrace-%u", (unsigned)getuid());

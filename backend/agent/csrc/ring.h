@@ -52,7 +52,8 @@ typedef struct lt_config {
   uint32_t pairs;           // LANETRACE_PAIRS, default 4,096 or a quarter of the slots
   uint32_t kernel_every;    // LANETRACE_KERNEL_SPAN_EVERY, default 64
   double kernel_budget;     // LANETRACE_KERNEL_BUDGET, default 0.003
-  int32_t rank[4];          // data, tensor, pipeline, expert; -1: none
+  char model[4096];         // LANETRACE_MODEL, default "": none
+  int32_t rank[4];          // LANETRACE_RANK_DATA, _TENSOR, _PIPELINE, _EXPERT; -1: none
 } lt_config;
 
 // lt_config_from_env fills c from the environment, defaults included, and checks

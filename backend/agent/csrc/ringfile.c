@@ -389,6 +389,8 @@ static void write_header(lt_ring *r, const lt_config *c, const lt_ring_options *
   lt_store_text(r, LT_OFF_PRODUCER, LT_PRODUCER_BYTES, o->producer);
   lt_store(r, LT_OFF_STATE, (uint8_t)c->level);
   lt_ring_set_arming(r, o->kernel_every, o->armed_requested);
+  if (c->model[0] != 0)
+    lt_store(r, LT_OFF_MODEL, lt_ring_name_z(r, LT_NAME_OTHER, c->model));
   lt_store(r, LT_OFF_MAGIC, LT_MAGIC);
 }
 
