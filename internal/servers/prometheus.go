@@ -356,3 +356,9 @@ func (m *Prometheus) Rules(ctx context.Context) ([]Rule, error) {
 	}
 	return out, nil
 }
+
+// Names are the names of all metrics that Prometheus has, in order.
+func (m *Prometheus) Names(ctx context.Context) ([]string, error) {
+	var names []string
+	return names, m.get(ctx, "label/__name__/values", &names)
+}

@@ -1,0 +1,135 @@
+//go:build servers
+
+package servers_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lanetrace/lanetrace/collector"
+	"github.com/lanetrace/lanetrace/internal/servers"
+)
+
+// Two sidecars whose engines have the same label push through one Collector into
+// one Prometheus. Their series stay apart; no counter is ever seen to fall, also
+// when an engine is followed by another of the same name; and the last values are
+// those that each sidecar serves.
+func TestTwoSidecarsOneCollector(t *testing.T) {
+	m := servers.StartPrometheus(t, servers.PrometheusOptions{})
+	c := servers.StartCollector(t, servers.CollectorOptions{MetricsTo: m.OTLPHTTP})
+	var sides [2]*servers.Service
+	var dirs [2]string
+	for i := range sides {
+		dirs[i] = servers.RingDir(t)
+		sides[i] = built.Sidecar(t, dirs[i], []string{"OTEL_TRACES_EXPORTER=none"}, "--otlp-endpoint", c.OTLP)
+	}
+	start := func(i int) *servers.Process {
+		return built.Engine(t, dirs[i], []string{"LANETRACE_KERNEL_SPAN_EVERY=16"}, "--level", "kernel", "--duration", "3s", "--seed", fmt.Sprint(i+1))
+	}
+	engines := []*servers.Process{start(0), start(1)}
+	for _, e := range engines {
+		if code := e.Wait(); code != 0 {
+			t.Fatalf("engine: exit code %d", code)
+		}
+	}
+	first := sides[0].Settled(1)[0]
+	if code := start(0).Wait(); code != 0 {
+		t.Fatalf("second engine: exit code %d", code)
+	}
+	second := first
+	servers.Poll(t, "the second engine's account", func() error {
+		as, err := sides[0].Accounts(t.Context())
+		for _, a := range as {
+			if a.RunID != first.RunID && a.State != "live" && a.Reader.Pending == 0 && a.Sidecar.Pending == 0 {
+				second = a
+				return nil
+			}
+		}
+		return fmt.Errorf("accounts: %+v, %v", as, err)
+	})
+	other := sides[1].Settled(1)[0]
+	if first.Engine != other.Engine || first.Engine != second.Engine {
+		t.Fatalf("engines are %s, %s and %s: the test wants one name", first.Engine, second.Engine, other.Engine)
+	}
+
+	for _, e := range []struct {
+		side *servers.Service
+		a    collector.Account
+	}{{sides[0], second}, {sides[1], other}} {
+		_, served, err := e.side.Scrape(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		stored := func() (servers.Series, error) {
+			ss, err := m.Query(t.Context(), fmt.Sprintf(`{instance=%q,__name__!="target_info"}`, e.a.RunID), time.Time{})
+			out := make(servers.Series)
+			for _, s := range ss {
+				if s.Label("job") != "decode" {
+					t.Errorf("%v is of job %q", s.Labels, s.Label("job"))
+				}
+				out[servers.SeriesKey(s.Label("__name__"), s.Labels, "job", "instance")] = s.Value
+			}
+			return out, err
+		}
+		begun := servers.SeriesKey("lanetrace_spans_begun_total", map[string]string{"engine": e.a.Engine})
+		exportedKey := servers.SeriesKey("lanetrace_sidecar_spans_not_selected_total", map[string]string{"engine": e.a.Engine, "reason": "one_in_n"})
+		var got servers.Series
+		servers.Poll(t, "the last values in Prometheus", func() error {
+			var err error
+			if got, err = stored(); err == nil && (got[begun] != float64(e.a.Producer.Begun) || got[exportedKey] != served[exportedKey]) {
+				err = fmt.Errorf("%s is %v, the account says %d", begun, got[begun], e.a.Producer.Begun)
+			}
+			return err
+		})
+		compared := 0
+		for k, v := range got {
+			want, ok := served[k]
+			if !ok || strings.Contains(k, "_age_seconds") || !strings.Contains(k, "_total{") && !strings.Contains(k, "_count{") && !strings.Contains(k, "_sum{") {
+				continue
+			}
+			compared++
+			if !near(v, want) {
+				t.Errorf("run %s: %s is %v in Prometheus, served as %v", e.a.RunID, k, v, want)
+			}
+		}
+		if compared < 60 {
+			t.Errorf("run %s: only %d counters are in both", e.a.RunID, compared)
+		}
+	}
+
+	// The sidecars themselves are two instances.
+	ss, err := m.Query(t.Context(), "lanetrace_sidecar_cpu_time_seconds_total", time.Time{})
+	if err != nil || len(ss) != 2 || ss[0].Label("instance") == ss[1].Label("instance") || ss[0].Label("instance") == "" {
+		t.Errorf("the sidecars' own series: %+v, %v", ss, err)
+	}
+	// So are their engines, the one that came again besides.
+	ss, err = m.Query(t.Context(), fmt.Sprintf("last_over_time(lanetrace_spans_begun_total{engine=%q}[10m])", first.Engine), time.Time{})
+	if err != nil || len(ss) != 3 {
+		t.Errorf("series of engines: %+v, %v", ss, err)
+	}
+	names, err := m.Names(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	counters := 0
+	for _, n := range names {
+		if !strings.HasSuffix(n, "_total") && !strings.HasSuffix(n, "_count") && !strings.HasSuffix(n, "_bucket") {
+			continue
+		}
+		ss, err := m.Query(t.Context(), fmt.Sprintf("resets(%s[10m])", n), time.Time{})
+		if err != nil {
+			t.Error(err)
+		}
+		for _, s := range ss {
+			counters++
+			if s.Value != 0 {
+				t.Errorf("%s%v fell %v times", n, s.Labels, s.Value)
+			}
+		}
+	}
+	if counters < 200 {
+		t.Errorf("only %d counters in Prometheus", counters)
+	}
+}
