@@ -1,0 +1,806 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "steps.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "agent.h"
+#include "ring.h"
+#include "say.h"
+
+// Patterns -------------------------------------------------------------------------------
+
+// match compares with a pattern of n bytes; *from and *to are what its first * stood for.
+static bool match(const char *p, size_t n, const char *t, size_t m, size_t *from, size_t *to) {
+  size_t i = 0, j = 0, star = SIZE_MAX, back = 0;
+  bool first = false;
+  *from = *to = 0;
+  while (j < m) {
+    if (i < n && p[i] == '*') {
+      if (star != SIZE_MAX && !first) {
+        first = true;
+      }
+      if (star == SIZE_MAX)
+        *from = *to = j;
+      else
+        first = true;
+      star = i++;
+      back = j;
+    } else if (i < n && p[i] == t[j]) {
+      i++;
+      j++;
+    } else if (star != SIZE_MAX) {
+      i = star + 1;
+      j = ++back;
+      if (!first)
+        *to = back;
+    } else {
+      return false;
+    }
+  }
+  while (i < n && p[i] == '*') {
+    if (star == SIZE_MAX) {
+      *from = *to = m;
+      star = i;
+    }
+    i++;
+  }
+  return i == n;
+}
+
+bool lt_pattern_matches(const char *pattern, const char *text, size_t bytes) {
+  size_t from, to;
+  return match(pattern, strlen(pattern), text, bytes, &from, &to);
+}
+
+// Settings ---------------------------------------------------------------------------------
+
+enum { RULES = 64, LABEL_BYTES = 128 };
+
+struct text {
+  const char *at;
+  size_t n;
+};
+struct step_rule {
+  struct text first, last; // last is empty for a range that is a step itself
+};
+struct lane_rule {
+  struct text pattern, name;
+};
+struct rules {
+  struct step_rule step[RULES];
+  struct lane_rule lane[RULES];
+  unsigned steps, lanes;
+};
+
+enum mode { MODE_RANGES, MODE_GRAPH, MODE_WINDOW, MODE_NONE, MODE_AUTO };
+
+// The scopes of vLLM's model runner, as released versions name them, with
+// VLLM_NVTX_SCOPES_FOR_PROFILING=1. A step is one pass of the runner.
+static const char vllm_step[] = "gpu_model_runner: preprocess...gpu_model_runner: bookkeep,Preprocess...Bookkeep";
+static const char vllm_lanes[] =
+    "gpu_model_runner: *=*,ngram_proposer_gpu: *=ngram_*,Preprocess=preprocess,Forward=forward,"
+    "Postprocess=postprocess,Sample=sample,Bookkeep=bookkeep,Draft=draft,EPLB=eplb";
+// SGLang's scheduler, with SGLANG_ENABLE_NVTX_SCHEDULER=1 (SGLANG_SCHEDULER_ENABLE_NVTX
+// before). Its event loop is a range that never ends: a step is a batch.
+static const char sglang_step[] = "scheduler.run_batch,scheduler._pp_launch_batch";
+static const char sglang_lanes[] =
+    "scheduler.run_batch=run_batch,scheduler._pp_launch_batch=run_batch,"
+    "scheduler.launch_batch_sample_if_needed=sample,cuda_graph_runner.*=*,tp_worker.*=*";
+
+static struct rules presets[2], own_rules;
+static _Atomic(const struct rules *) rules;
+static _Atomic int mode;
+static int64_t window_ns = 100000000;
+static bool lanes_named; // LANETRACE_LANES is set, so a preset's lanes are not taken
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+// next takes the next of a list separated by commas.
+static bool next(const char **list, struct text *t) {
+  while (**list == ',' || **list == ' ')
+    (*list)++;
+  t->at = *list;
+  t->n = strcspn(*list, ",");
+  *list += t->n;
+  while (t->n > 0 && t->at[t->n - 1] == ' ')
+    t->n--;
+  return t->n > 0;
+}
+
+static const char *within(struct text t, const char *what) {
+  size_t m = strlen(what);
+  for (size_t i = 0; i + m <= t.n; i++)
+    if (memcmp(t.at + i, what, m) == 0)
+      return t.at + i;
+  return NULL;
+}
+
+static void parse_steps(struct rules *r, const char *list) {
+  struct text t;
+  while (r->steps < RULES && next(&list, &t)) {
+    struct step_rule *s = &r->step[r->steps++];
+    const char *dots = within(t, "...");
+    s->first = t;
+    s->last = (struct text){0};
+    if (dots != NULL) {
+      s->first.n = (size_t)(dots - t.at);
+      s->last = (struct text){dots + 3, t.n - s->first.n - 3};
+      if (s->last.n == 0) // to the next FIRST
+        s->last = (struct text){"\1", 1};
+    }
+  }
+}
+
+static void parse_lanes(struct rules *r, const char *list) {
+  struct text t;
+  while (r->lanes < RULES && next(&list, &t)) {
+    struct lane_rule *l = &r->lane[r->lanes++];
+    const char *eq = within(t, "=");
+    l->pattern = t;
+    l->name = (struct text){0};
+    if (eq != NULL) {
+      l->pattern.n = (size_t)(eq - t.at);
+      l->name = (struct text){eq + 1, t.n - l->pattern.n - 1};
+    }
+  }
+}
+
+static bool is(const char *v, const char *word) { return strcmp(v, word) == 0; }
+
+static void settings(void) {
+  parse_steps(&presets[0], vllm_step);
+  parse_lanes(&presets[0], vllm_lanes);
+  parse_steps(&presets[1], sglang_step);
+  parse_lanes(&presets[1], sglang_lanes);
+  const char *s = getenv("LANETRACE_STEP"), *l = getenv("LANETRACE_LANES");
+  if (s == NULL || *s == '\0')
+    s = l != NULL && (is(l, "vllm") || is(l, "sglang")) ? l : "auto";
+  lanes_named = l != NULL && *l != '\0' && !is(l, "vllm") && !is(l, "sglang");
+  int m = MODE_RANGES;
+  const char *lanes = "*";
+  if (is(s, "auto")) {
+    m = MODE_AUTO;
+  } else if (is(s, "graph")) {
+    m = MODE_GRAPH;
+  } else if (is(s, "none")) {
+    m = MODE_NONE;
+  } else if (strncmp(s, "window", 6) == 0 && (s[6] == '\0' || s[6] == ':')) {
+    m = MODE_WINDOW;
+    if (s[6] == ':') {
+      char *end;
+      long ms = strtol(s + 7, &end, 10);
+      if (*end != '\0' || end == s + 7 || ms < 1 || ms > 3600000)
+        lt_say("LANETRACE_STEP=%s: want window:MS with 1 to 3600000 milliseconds; taking 100", s);
+      else
+        window_ns = ms * 1000000;
+    }
+  } else if (is(s, "vllm")) {
+    parse_steps(&own_rules, vllm_step);
+    lanes = vllm_lanes;
+  } else if (is(s, "sglang")) {
+    parse_steps(&own_rules, sglang_step);
+    lanes = sglang_lanes;
+  } else {
+    s = strdup(s); // the environment may change under us
+    if (s != NULL)
+      parse_steps(&own_rules, s);
+  }
+  if (l != NULL && is(l, "vllm"))
+    lanes = vllm_lanes;
+  else if (l != NULL && is(l, "sglang"))
+    lanes = sglang_lanes;
+  else if (lanes_named && (l = strdup(l)) != NULL)
+    lanes = l;
+  parse_lanes(&own_rules, lanes);
+  atomic_store(&mode, m);
+  atomic_store(&rules, &own_rules);
+}
+
+static void ready(void) {
+  static pthread_once_t once = PTHREAD_ONCE_INIT;
+  pthread_once(&once, settings);
+}
+
+// Scopes ---------------------------------------------------------------------------------------
+//
+// What is known of a range's text, found once for each text and domain. A table of
+// fixed size that only grows: readers take no lock. Texts beyond it are matched anew
+// each time.
+
+enum { SCOPES = 4096, SCOPE_TEXT = 256, PROBES = 48 };
+enum { IS_STEP = 1, IS_FIRST = 2, IS_LAST = 4, IS_LANE = 8 };
+
+struct scope {
+  uint64_t key;
+  char text[SCOPE_TEXT]; // cut
+  char label[LABEL_BYTES];
+  _Atomic(const struct rules *) by; // the rules that roles follow from
+  _Atomic uint32_t roles;
+  _Atomic uint64_t lane; // agent's generation and the lane's number
+};
+
+static _Atomic(struct scope *) scopes[SCOPES];
+
+static uint64_t key_of(const char *text, size_t n, const char *domain) {
+  uint64_t h = 0xcbf29ce484222325u;
+  for (const char *d = domain; *d != '\0'; d++)
+    h = (h ^ (uint8_t)*d) * 0x100000001b3u;
+  h = (h ^ 0xff) * 0x100000001b3u;
+  for (size_t i = 0; i < n; i++)
+    h = (h ^ (uint8_t)text[i]) * 0x100000001b3u;
+  return h | 1;
+}
+
+// named_by compares a range with a pattern, which may name a domain.
+static bool named_by(struct text p, const char *text, size_t n, const char *domain, size_t *from, size_t *to) {
+  const char *slashes = within(p, "//");
+  if (slashes != NULL) {
+    size_t d = (size_t)(slashes - p.at), a, b;
+    return match(p.at, d, domain, strlen(domain), &a, &b) && match(slashes + 2, p.n - d - 2, text, n, from, to);
+  }
+  return (*domain == '\0' || is(domain, "NVTX")) && match(p.at, p.n, text, n, from, to);
+}
+
+static void classify(struct scope *s, const struct rules *r, const char *text, size_t n, const char *domain) {
+  uint32_t roles = 0;
+  size_t from, to;
+  for (unsigned i = 0; i < r->steps; i++) {
+    const struct step_rule *k = &r->step[i];
+    if (named_by(k->first, text, n, domain, &from, &to))
+      roles |= k->last.n > 0 ? IS_FIRST : IS_STEP;
+    if (k->last.n > 0 && named_by(k->last, text, n, domain, &from, &to))
+      roles |= IS_LAST;
+  }
+  for (unsigned i = 0; i < r->lanes && !(roles & IS_LANE); i++) {
+    const struct lane_rule *k = &r->lane[i];
+    if (!named_by(k->pattern, text, n, domain, &from, &to))
+      continue;
+    roles |= IS_LANE;
+    size_t at = 0;
+    if (k->name.n == 0) {
+      at = n < LABEL_BYTES - 1 ? n : LABEL_BYTES - 1;
+      memcpy(s->label, text, at);
+    }
+    for (size_t j = 0; j < k->name.n && at < LABEL_BYTES - 1; j++) {
+      if (k->name.at[j] != '*') {
+        s->label[at++] = k->name.at[j];
+        continue;
+      }
+      for (size_t q = from; q < to && at < LABEL_BYTES - 1; q++)
+        s->label[at++] = text[q];
+    }
+    s->label[at] = '\0';
+  }
+  atomic_store_explicit(&s->roles, roles, memory_order_relaxed);
+  atomic_store_explicit(&s->lane, 0, memory_order_relaxed);
+  atomic_store_explicit(&s->by, r, memory_order_release);
+}
+
+// recognise takes a known engine's rules in, in auto mode, when its ranges appear.
+static void recognise(const char *text, size_t n) {
+  static const struct {
+    const char *prefix;
+    int preset;
+  } known[] = {{"gpu_model_runner: ", 0}, {"scheduler.", 1}};
+  for (unsigned i = 0; i < sizeof known / sizeof known[0]; i++) {
+    size_t m = strlen(known[i].prefix);
+    if (n < m || memcmp(text, known[i].prefix, m) != 0)
+      continue;
+    struct rules *p = &presets[known[i].preset];
+    if (lanes_named) {
+      memcpy(p->lane, own_rules.lane, sizeof p->lane);
+      p->lanes = own_rules.lanes;
+    }
+    atomic_store(&rules, p);
+    atomic_store(&mode, MODE_RANGES);
+    return;
+  }
+}
+
+static struct scope *scope_of(const char *text, size_t n, const char *domain, struct scope *spare) {
+  ready();
+  uint64_t key = key_of(text, n, domain);
+  const struct rules *r = atomic_load_explicit(&rules, memory_order_acquire);
+  unsigned at = (unsigned)(key >> 24) & (SCOPES - 1);
+  for (int i = 0; i < PROBES; i++) {
+    struct scope *s = atomic_load_explicit(&scopes[(at + (unsigned)i) & (SCOPES - 1)], memory_order_acquire);
+    if (s == NULL)
+      break;
+    if (s->key == key && atomic_load_explicit(&s->by, memory_order_acquire) == r)
+      return s;
+  }
+  pthread_mutex_lock(&lock);
+  if (atomic_load(&mode) == MODE_AUTO)
+    recognise(text, n);
+  r = atomic_load(&rules);
+  struct scope *found = NULL;
+  for (int i = 0; i < PROBES && found == NULL; i++) {
+    _Atomic(struct scope *) *p = &scopes[(at + (unsigned)i) & (SCOPES - 1)];
+    struct scope *s = atomic_load(p);
+    if (s != NULL && s->key == key) {
+      if (atomic_load(&s->by) != r)
+        classify(s, r, text, n, domain);
+      found = s;
+    } else if (s == NULL) {
+      s = calloc(1, sizeof *s);
+      if (s == NULL)
+        break;
+      s->key = key;
+      size_t m = n < SCOPE_TEXT - 1 ? n : SCOPE_TEXT - 1;
+      memcpy(s->text, text, m);
+      classify(s, r, text, n, domain);
+      atomic_store_explicit(p, s, memory_order_release);
+      found = s;
+    }
+  }
+  if (found == NULL) {
+    *spare = (struct scope){.key = key};
+    classify(spare, r, text, n, domain);
+    found = spare;
+  }
+  pthread_mutex_unlock(&lock);
+  return found;
+}
+
+static uint16_t lane_of(struct scope *s) {
+  uint64_t v = atomic_load_explicit(&s->lane, memory_order_relaxed);
+  if (v == 0 || v >> 32 != lt_agent_generation()) {
+    uint16_t id = lt_lane_id(s->label, (uint32_t)strlen(s->label));
+    if (id == 0)
+      return 0;
+    v = (uint64_t)lt_agent_generation() << 32 | id;
+    atomic_store_explicit(&s->lane, v, memory_order_relaxed);
+  }
+  return (uint16_t)v;
+}
+
+// Threads ------------------------------------------------------------------------------------------
+
+enum { DEPTH = 32, STREAMS = 6, STARTED = 256, FOLLOWED = 8 };
+
+struct open_lane {
+  void *stream;
+  lt_lane lane;
+};
+struct range {
+  uint64_t domain; // a hash of the domain's name
+  const char *text;
+  uint32_t roles;
+  uint16_t lane;
+  uint8_t streams;
+  lt_step step; // which its lanes belong to, 0: none
+  lt_step begun; // which it began itself
+  struct open_lane open[STREAMS];
+};
+struct thread {
+  uint32_t epoch; // of the agent: what is older is void
+  int depth;
+  int deeper; // pushed beyond the stack
+  int lanes;  // ranges on the stack whose lanes may be due
+  lt_step cycle; // begun by FIRST, not yet ended
+  void *settled; // a stream on which all lanes due are open
+  bool is_settled;
+  int followed;
+  uint32_t follow[FOLLOWED]; // places of ranges started here
+  struct range stack[DEPTH];
+};
+
+// One pointer, so that it fits the static block that is left for libraries loaded
+// late (NVTX opens this one when it was not preloaded).
+static _Thread_local struct thread *self __attribute__((tls_model("initial-exec")));
+static pthread_key_t key;
+static bool key_made;
+
+// The latest step begun that has not ended.
+static _Atomic lt_step latest;
+// The process marks steps by itself: nothing stands in.
+static _Atomic int marked;
+static _Atomic int own_steps;
+// Counts falls to level off, and forks: ranges from before are void.
+static _Atomic uint32_t epoch;
+
+// Ranges that any thread may end.
+static struct {
+  pthread_mutex_t lock;
+  struct {
+    uint64_t id; // 0: free
+    struct range r;
+  } at[STARTED];
+  uint64_t last;
+} started = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static void end_step(lt_step s) {
+  lt_step expect = s;
+  atomic_compare_exchange_strong(&latest, &expect, 0);
+  lt_step_end(s);
+}
+
+static lt_step begin_step(void) {
+  lt_step s = lt_step_begin();
+  if (s != 0)
+    atomic_store_explicit(&latest, s, memory_order_relaxed);
+  return s;
+}
+
+static void close_range(struct range *r) {
+  for (unsigned i = r->streams; i > 0; i--)
+    if (lt_lane_is_open(r->open[i - 1].lane))
+      lt_lane_end(r->open[i - 1].lane);
+  r->streams = 0;
+  if (r->begun != 0)
+    end_step(r->begun);
+  r->begun = 0;
+}
+
+static void thread_ends(void *p) {
+  struct thread *t = p;
+  while (t->depth > 0)
+    close_range(&t->stack[--t->depth]);
+  if (t->cycle != 0)
+    end_step(t->cycle);
+  self = NULL;
+  free(t);
+}
+
+static void on_level(int level, void *unused) {
+  (void)unused;
+  if (level == LT_LEVEL_OFF)
+    atomic_fetch_add(&epoch, 1);
+}
+
+static void in_child(void) {
+  pthread_mutex_init(&lock, NULL);
+  pthread_mutex_init(&started.lock, NULL);
+  memset(started.at, 0, sizeof started.at);
+  atomic_store(&latest, 0);
+  atomic_fetch_add(&epoch, 1);
+}
+
+__attribute__((constructor)) static void loaded(void) {
+  key_made = pthread_key_create(&key, thread_ends) == 0;
+  pthread_atfork(NULL, NULL, in_child);
+}
+
+// watch has falls to level off counted, once for each hub.
+static void watch(void) {
+  static _Atomic unsigned watched;
+  unsigned now = lt_agent_generation(), old = atomic_load_explicit(&watched, memory_order_relaxed);
+  if (old != now && atomic_compare_exchange_strong(&watched, &old, now))
+    lt_hub_on_level(on_level, NULL);
+}
+
+static struct thread *thread(void) {
+  struct thread *t = self;
+  uint32_t now = atomic_load_explicit(&epoch, memory_order_relaxed);
+  if (t == NULL) {
+    if (!key_made || (t = calloc(1, sizeof *t)) == NULL)
+      return NULL;
+    t->epoch = now;
+    pthread_setspecific(key, t);
+    self = t;
+    watch();
+  }
+  if (t->epoch != now) {
+    // Telemetry was off in between, and has missed what was pushed and popped.
+    while (t->depth > 0)
+      close_range(&t->stack[--t->depth]);
+    if (t->cycle != 0)
+      end_step(t->cycle);
+    t->deeper = t->lanes = t->followed = 0;
+    t->cycle = 0;
+    t->is_settled = false;
+    t->epoch = now;
+  }
+  return t;
+}
+
+// current is the step in which a range that begins now lies.
+static lt_step current(const struct thread *t) {
+  if (t != NULL) {
+    for (int i = t->depth; i > 0; i--)
+      if (t->stack[i - 1].begun != 0)
+        return t->stack[i - 1].begun;
+    if (t->cycle != 0)
+      return t->cycle;
+  }
+  return atomic_load_explicit(&latest, memory_order_relaxed);
+}
+
+static bool inside_own(const struct thread *t) {
+  for (int i = t->depth; i > 0; i--)
+    if (t->stack[i - 1].begun != 0)
+      return true;
+  return false;
+}
+
+// begin fills a range that begins on the thread.
+static void begin(struct thread *t, struct range *r, const char *text, size_t n, const char *domain) {
+  struct scope spare, *s = scope_of(text, n, domain, &spare);
+  uint32_t roles = atomic_load_explicit(&s->roles, memory_order_relaxed);
+  r->domain = key_of("", 0, domain);
+  r->text = s == &spare ? NULL : s->text;
+  r->streams = 0;
+  r->begun = 0;
+  r->lane = 0;
+  bool outermost = t->depth == 0 && t->deeper == 0;
+  if (atomic_load_explicit(&mode, memory_order_relaxed) == MODE_AUTO && outermost &&
+      !atomic_load_explicit(&own_steps, memory_order_relaxed) && (roles & IS_LANE))
+    roles |= IS_STEP;
+  if (roles & (IS_STEP | IS_FIRST))
+    atomic_store_explicit(&marked, 1, memory_order_relaxed);
+  if (roles & IS_FIRST) {
+    if (t->cycle != 0)
+      end_step(t->cycle);
+    t->cycle = begin_step();
+  } else if ((roles & IS_STEP) && !inside_own(t)) {
+    r->begun = begin_step();
+  }
+  r->step = r->begun != 0 ? r->begun : current(t);
+  if ((roles & IS_LANE) && r->step != 0)
+    r->lane = lane_of(s);
+  r->roles = roles;
+}
+
+int lt_range_push(const char *text, size_t bytes, const char *domain) {
+  struct thread *t;
+  if (lt_hub_level() == LT_LEVEL_OFF || (t = thread()) == NULL)
+    return -1;
+  if (t->depth == DEPTH) {
+    t->deeper++;
+    return DEPTH + t->deeper - 1;
+  }
+  struct range *r = &t->stack[t->depth];
+  begin(t, r, text, bytes, domain);
+  if (r->lane != 0) {
+    t->lanes++;
+    t->is_settled = false;
+  }
+  return t->depth++;
+}
+
+int lt_range_pop(const char *domain) {
+  struct thread *t = self;
+  if (lt_hub_level() == LT_LEVEL_OFF || t == NULL || (t = thread()) == NULL)
+    return -1;
+  if (t->deeper > 0) {
+    t->deeper--;
+    return DEPTH + t->deeper;
+  }
+  uint64_t d = key_of("", 0, domain);
+  int at = t->depth - 1;
+  while (at >= 0 && t->stack[at].domain != d)
+    at--;
+  if (at < 0)
+    return -1;
+  struct range *r = &t->stack[at];
+  if (r->lane != 0)
+    t->lanes--;
+  uint32_t roles = r->roles;
+  close_range(r);
+  t->depth--;
+  memmove(r, r + 1, (size_t)(t->depth - at) * sizeof *r);
+  t->is_settled = false;
+  if ((roles & IS_LAST) && t->cycle != 0) {
+    end_step(t->cycle);
+    t->cycle = 0;
+  }
+  return t->depth;
+}
+
+uint64_t lt_range_start(const char *text, size_t bytes, const char *domain) {
+  struct thread *t;
+  if (lt_hub_level() == LT_LEVEL_OFF || (t = thread()) == NULL)
+    return 0;
+  struct range r;
+  begin(t, &r, text, bytes, domain);
+  pthread_mutex_lock(&started.lock);
+  uint64_t id = 0;
+  for (uint32_t i = 0; i < STARTED; i++) {
+    uint32_t at = (uint32_t)(started.last + i) % STARTED;
+    if (started.at[at].id != 0)
+      continue;
+    id = ++started.last << 8 | at;
+    started.at[at].id = id;
+    started.at[at].r = r;
+    if (r.lane != 0 && t->followed < FOLLOWED)
+      t->follow[t->followed++] = at;
+    break;
+  }
+  pthread_mutex_unlock(&started.lock);
+  if (id == 0)
+    close_range(&r);
+  t->is_settled = false;
+  return id;
+}
+
+void lt_range_stop(uint64_t range) {
+  if (range == 0)
+    return;
+  uint32_t at = (uint32_t)(range & (STARTED - 1));
+  pthread_mutex_lock(&started.lock);
+  uint32_t roles = 0;
+  if (started.at[at].id == range) {
+    roles = started.at[at].r.roles;
+    close_range(&started.at[at].r);
+    started.at[at].id = 0;
+  }
+  pthread_mutex_unlock(&started.lock);
+  struct thread *t = self;
+  if ((roles & IS_LAST) && t != NULL && t->cycle != 0) {
+    end_step(t->cycle);
+    t->cycle = 0;
+  }
+}
+
+// Launches --------------------------------------------------------------------------------------------
+
+static void open_on(struct range *r, void *stream) {
+  if (r->lane == 0)
+    return;
+  for (unsigned i = 0; i < r->streams; i++)
+    if (r->open[i].stream == stream)
+      return;
+  if (r->streams == STREAMS)
+    return;
+  // Remembered also when it was not opened: it is not tried again at each launch.
+  r->open[r->streams++] = (struct open_lane){stream, lt_lane_begin(r->step, r->lane, stream)};
+}
+
+static void open_lanes(struct thread *t, void *stream) {
+  if (t->followed > 0) {
+    pthread_mutex_lock(&started.lock);
+    int kept = 0;
+    for (int i = 0; i < t->followed; i++) {
+      uint32_t at = t->follow[i];
+      if (started.at[at].id == 0)
+        continue;
+      open_on(&started.at[at].r, stream);
+      t->follow[kept++] = at;
+    }
+    t->followed = kept;
+    pthread_mutex_unlock(&started.lock);
+  }
+  if (t->lanes > 0)
+    for (int i = 0; i < t->depth; i++)
+      open_on(&t->stack[i], stream);
+  t->settled = stream;
+  t->is_settled = true;
+}
+
+// What stands in ------------------------------------------------------------------------------
+
+static _Atomic int64_t first_launch_ns;
+static _Atomic int graphs_seen;
+static struct {
+  pthread_mutex_t lock;
+  _Atomic lt_step step;
+  _Atomic int64_t until_ns;
+} window = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+// stand_in is the mode in force for launches outside of marked steps.
+static int stand_in(void) {
+  ready();
+  int m = atomic_load_explicit(&mode, memory_order_relaxed);
+  if (m != MODE_AUTO)
+    return m;
+  if (atomic_load_explicit(&marked, memory_order_relaxed))
+    return MODE_NONE;
+  int64_t since = atomic_load_explicit(&first_launch_ns, memory_order_relaxed), now = lt_mono_ns();
+  if (since == 0) {
+    atomic_compare_exchange_strong(&first_launch_ns, &since, now);
+    return MODE_NONE;
+  }
+  if (now - since < 1000000000)
+    return MODE_NONE;
+  return atomic_load_explicit(&graphs_seen, memory_order_relaxed) ? MODE_GRAPH : MODE_WINDOW;
+}
+
+static void say_window(void) {
+  static _Atomic int said;
+  lt_say_once(&said, "no steps are marked: windows of %lld ms stand in for them (LANETRACE_STEP)",
+              (long long)(window_ns / 1000000));
+}
+
+static void say_graph(void) {
+  static _Atomic int said;
+  lt_say_once(&said, "no steps are marked: each graph launch stands in for one (LANETRACE_STEP)");
+}
+
+static void end_window(void) {
+  pthread_mutex_lock(&window.lock);
+  lt_step s = atomic_exchange(&window.step, 0);
+  atomic_store(&window.until_ns, 0);
+  pthread_mutex_unlock(&window.lock);
+  if (s != 0)
+    end_step(s);
+}
+
+static lt_step in_window(void) {
+  int64_t now = lt_mono_ns();
+  if (now < atomic_load_explicit(&window.until_ns, memory_order_relaxed))
+    return atomic_load_explicit(&window.step, memory_order_relaxed);
+  say_window();
+  pthread_mutex_lock(&window.lock);
+  lt_step s = atomic_load(&window.step);
+  if (now >= atomic_load(&window.until_ns)) {
+    if (s != 0)
+      end_step(s);
+    s = begin_step();
+    atomic_store(&window.step, s);
+    atomic_store(&window.until_ns, now + window_ns);
+  }
+  pthread_mutex_unlock(&window.lock);
+  return s;
+}
+
+lt_step lt_steps_launch(void *stream) {
+  struct thread *t = self;
+  if (t != NULL && (t->lanes > 0 || t->followed > 0)) {
+    t = thread();
+    if (t != NULL && (!t->is_settled || t->settled != stream))
+      open_lanes(t, stream);
+  }
+  lt_step s = current(t);
+  lt_step w = atomic_load_explicit(&window.step, memory_order_relaxed);
+  if (s != 0 && s != w)
+    return s;
+  if (atomic_load_explicit(&mode, memory_order_relaxed) == MODE_RANGES &&
+      atomic_load_explicit(&rules, memory_order_relaxed) != NULL)
+    return 0;
+  int m = stand_in();
+  if (m == MODE_WINDOW)
+    return in_window();
+  if (w != 0)
+    end_window();
+  return 0;
+}
+
+lt_step lt_steps_graph_begin(lt_stand_in *in, void *stream) {
+  *in = (lt_stand_in){0};
+  atomic_store_explicit(&graphs_seen, 1, memory_order_relaxed);
+  lt_step s = lt_steps_launch(stream);
+  if (s != 0 || stand_in() != MODE_GRAPH)
+    return s;
+  say_graph();
+  static _Atomic uint64_t lane;
+  uint64_t v = atomic_load_explicit(&lane, memory_order_relaxed);
+  if (v >> 32 != lt_agent_generation()) {
+    v = (uint64_t)lt_agent_generation() << 32 | lt_lane_id("graph", 5);
+    atomic_store_explicit(&lane, v, memory_order_relaxed);
+  }
+  in->step = lt_step_begin();
+  in->lane = lt_lane_begin(in->step, (uint16_t)v, stream);
+  return in->step;
+}
+
+void lt_steps_graph_end(lt_stand_in *in) {
+  if (lt_lane_is_open(in->lane))
+    lt_lane_end(in->lane);
+  if (in->step != 0)
+    lt_step_end(in->step);
+}
+
+void lt_steps_overlapping(void) { lt_ring_add(lt_hub_ring(), LT_CTR_OVERLAPPING, 1); }
+
+const char *lt_steps_range(void) {
+  const struct thread *t = self;
+  if (t == NULL || t->epoch != atomic_load_explicit(&epoch, memory_order_relaxed))
+    return NULL;
+  for (int i = t->depth; i > 0; i--)
+    if (t->stack[i - 1].text != NULL)
+      return t->stack[i - 1].text;
+  return NULL;
+}
+
+lt_step lt_steps_own_begin(void) {
+  atomic_store_explicit(&own_steps, 1, memory_order_relaxed);
+  atomic_store_explicit(&marked, 1, memory_order_relaxed);
+  return begin_step();
+}
+
+void lt_steps_own_end(lt_step s) {
+  if (s != 0)
+    end_step(s);
+}

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// From the program's ranges and launches to steps and lanes.
+//
+// A range that is a lane opens it at the thread's first launch inside it, on the
+// stream that launch names, and closes it when it ends, on every stream it was
+// opened on; a range without launches costs the GPU nothing. Ranges nest, and so do
+// their lanes. Lanes belong to the step that was current when their range began: the
+// thread's own, else the latest of the process.
+//
+// Which range is a step and which are lanes is a setting:
+//
+//	LANETRACE_STEP   patterns of ranges that are steps, with * for any text, separated
+//	                 by commas. FIRST...LAST is a step from the beginning of a range
+//	                 that matches FIRST to the end of the next that matches LAST, or to
+//	                 the next FIRST. Or one of: vllm, sglang (and their lanes); graph:
+//	                 each graph launch is a step; window or window:MS: a step is what is
+//	                 launched within so many milliseconds (100); none; auto.
+//	LANETRACE_LANES  patterns of ranges that are lanes, each of which may be followed by
+//	                 =NAME, where * stands for what the pattern's first * matched.
+//	                 Default: *, or the preset's.
+//
+// auto, the default: the engine's own calls of lanetrace.h; vLLM's and SGLang's ranges,
+// known by their names; else a thread's outermost range is a step. A second after the
+// first launch without any of these, graph launches stand in for steps if there are
+// any, windows if not, which is said once on standard error.
+//
+// A pattern is about ranges of NVTX's global domain and of the domain NVTX, in which
+// Python's nvtx package puts its own. DOMAIN//NAME is about ranges of another domain.
+#ifndef LANETRACE_AGENT_STEPS_H
+#define LANETRACE_AGENT_STEPS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "hub.h"
+
+// Ranges. text need not be ended by NUL; domain is "" or a domain's name. At level off
+// each is a load.
+
+// lt_range_push begins a range on the calling thread; it returns how many were open.
+int lt_range_push(const char *text, size_t bytes, const char *domain);
+// lt_range_pop ends the thread's innermost range of the domain; it returns how many
+// are left open, -1 when there was none.
+int lt_range_pop(const char *domain);
+// lt_range_start begins a range that any thread may end; its lanes are opened by the
+// thread that began it. 0 when it is not followed.
+uint64_t lt_range_start(const char *text, size_t bytes, const char *domain);
+void lt_range_stop(uint64_t range);
+
+// Launches, called before the launch.
+
+// lt_steps_launch opens the lanes that are due on the stream and returns the step that
+// the launch belongs to outside of any lane, 0: none.
+lt_step lt_steps_launch(void *stream);
+
+// A graph launch that stands in for a step.
+typedef struct lt_stand_in {
+  lt_step step;
+  lt_lane lane;
+} lt_stand_in;
+lt_step lt_steps_graph_begin(lt_stand_in *in, void *stream);
+void lt_steps_graph_end(lt_stand_in *in);
+
+// lt_steps_overlapping counts a launch that was not timed because it overlaps others.
+void lt_steps_overlapping(void);
+
+// lt_steps_range is the text of the calling thread's innermost range, NULL outside of
+// all. It stays where it is, and is the same for the same text.
+const char *lt_steps_range(void);
+
+// Steps of the engine's own.
+lt_step lt_steps_own_begin(void);
+void lt_steps_own_end(lt_step s);
+
+// lt_pattern_matches: text matches the pattern, in which * stands for any text.
+bool lt_pattern_matches(const char *pattern, const char *text, size_t bytes);
+
+#endif
