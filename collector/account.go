@@ -19,8 +19,11 @@ const (
 	DropMalformed
 	// DropQueueFull: the export queue was full; the oldest go first.
 	DropQueueFull
-	// DropOversize: one step's spans are larger than a request may be.
+	// DropOversize: one span is larger than a request may be.
 	DropOversize
+	// DropTraceLimit: its step has more spans than go into one trace; lanes and the
+	// longest kernels do.
+	DropTraceLimit
 	// DropRefused: the server refused the request for good, or the file could not
 	// be written.
 	DropRefused
@@ -33,7 +36,7 @@ const (
 // NumDropReasons is the number of reasons to drop.
 const NumDropReasons = int(numDropReasons)
 
-var dropText = [NumDropReasons]string{"late", "step_full", "malformed", "queue_full", "oversize", "refused", "shutdown"}
+var dropText = [NumDropReasons]string{"late", "step_full", "malformed", "queue_full", "oversize", "trace_limit", "refused", "shutdown"}
 
 // String is the value of the metric label reason.
 func (r DropReason) String() string {

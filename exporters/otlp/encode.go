@@ -15,8 +15,9 @@ const ScopeName = "github.com/lanetrace/lanetrace"
 
 // Names of the spans that have none of their own.
 const (
-	spanStep = "step"
-	spanHost = "host"
+	spanStep    = "step"
+	spanHost    = "host"
+	spanRequest = "request"
 
 	eventFailed     = "lanetrace.span.failed"
 	eventLaunchDiff = "lanetrace.launchtrace.diff"
@@ -32,6 +33,12 @@ var (
 	keyDecodeTokens   = newKey("lanetrace.step.decode_tokens")
 	keyPrefillTokens  = newKey("lanetrace.step.prefill_tokens")
 	keyGraphMode      = newKey("lanetrace.step.graph_mode")
+	keyGPUExtent      = newKey("lanetrace.step.gpu.extent_ns")
+	keyGPULane        = newKey("lanetrace.step.gpu.lane_ns")
+	keyGPUOutside     = newKey("lanetrace.step.gpu.outside_ns")
+	keyGPUBusy        = newKey("lanetrace.step.gpu.busy_ns")
+	keyGPULaneIdle    = newKey("lanetrace.step.gpu.lane_idle_ns")
+	keyBound          = newKey("lanetrace.step.bound")
 	keyIncomplete     = newKey("lanetrace.step.incomplete")
 	keySpansLanded    = newKey("lanetrace.step.spans.landed")
 	keySpansFailed    = newKey("lanetrace.step.spans.failed")
@@ -61,6 +68,16 @@ var (
 	keyOpsRemoved     = newKey("lanetrace.launchtrace.ops.removed")
 	keyOpsChanged     = newKey("lanetrace.launchtrace.ops.changed")
 	keyOpsPartial     = newKey("lanetrace.launchtrace.partial")
+
+	keySteps         = newKey("lanetrace.request.steps")
+	keyStepsExported = newKey("lanetrace.request.steps.exported")
+	keyStepsOpen     = newKey("lanetrace.request.steps.open")
+	keyRequestLane   = newKey("lanetrace.request.gpu.lane_ns")
+
+	// Of OpenTelemetry's conventions for generative AI.
+	keyModel        = newKey("gen_ai.request.model")
+	keyInputTokens  = newKey("gen_ai.usage.input_tokens")
+	keyOutputTokens = newKey("gen_ai.usage.output_tokens")
 )
 
 // chunk is a part of one step's spans: consecutive ScopeSpans.spans fields.
@@ -70,18 +87,27 @@ type chunk struct {
 	spans int // as OTLP counts them
 }
 
-// encoder writes steps of any engine. It keeps nothing between calls but scratch.
+// encoder writes steps of one engine. It keeps nothing between calls but scratch.
 type encoder struct {
 	maxBytes int // of one chunk
+	// traceBytes bounds all spans of a step together, 0 for no bound.
+	traceBytes int
+	model      string // the engine's, "" for none
+
 	oversize int // spans left out of the last step because one alone was too large
-	tmp      []byte
+	leftOut  int // spans left out of the last step because they were too many
+
+	tmp []byte
+	fit fitter
 }
 
 // step appends the spans of s to chunks taken from next, each at most maxBytes
 // long, and calls done with each. A span that alone is longer is left out and
-// counted in oversize.
+// counted in oversize. Of a step that as a whole is longer than traceBytes the
+// lanes are kept, and of kernels and graph launches the longest; the others are
+// counted in leftOut.
 func (e *encoder) step(s *collector.Step, run collector.RunID, reason collector.ExportReason, next func() []byte, done func(chunk)) {
-	e.oversize = 0
+	e.oversize, e.leftOut = 0, 0
 	trace := collector.StepTraceID(run, s.Number)
 	c := chunk{buf: next()}
 	add := func(units int, start int) {
@@ -103,7 +129,12 @@ func (e *encoder) step(s *collector.Step, run collector.RunID, reason collector.
 
 	rootUnits := s.Units() - len(s.Spans)
 	start := len(c.buf)
-	c.buf = appendRoot(c.buf, s, trace, reason)
+	c.buf = appendRoot(c.buf, s, trace, reason, e.model, 0)
+	if e.traceBytes > 0 {
+		if e.leftOut = e.fit.choose(s, trace, e.traceBytes-len(c.buf)+start); e.leftOut > 0 {
+			c.buf = appendRoot(c.buf[:start], s, trace, reason, e.model, e.leftOut)
+		}
+	}
 	add(rootUnits, start)
 	if s.HasEnd {
 		start = len(c.buf)
@@ -111,6 +142,9 @@ func (e *encoder) step(s *collector.Step, run collector.RunID, reason collector.
 		add(0, start)
 	}
 	for i := range s.Spans {
+		if e.leftOut > 0 && !e.fit.keep[i] {
+			continue
+		}
 		start = len(c.buf)
 		c.buf = appendSpan(c.buf, s, i, trace)
 		add(1, start)
@@ -137,13 +171,25 @@ func appendHead(b []byte, trace collector.TraceID, id collector.SpanID, parent *
 }
 
 // appendTail ends a span message.
-func appendTail(b []byte, at int) []byte {
+func appendTail(b []byte, at int, flags uint32) []byte {
 	b = append(b, byte(tagSpanFlags&0x7f|0x80), byte(tagSpanFlags>>7))
-	b = binary.LittleEndian.AppendUint32(b, spanFlags)
+	b = binary.LittleEndian.AppendUint32(b, flags)
 	return closeMessage(b, at)
 }
 
-func appendRoot(b []byte, s *collector.Step, trace collector.TraceID, reason collector.ExportReason) []byte {
+func appendLink(b []byte, trace collector.TraceID, span collector.SpanID, flags uint32) []byte {
+	b, at := openMessage(b, tagSpanLink)
+	b = append(b, tagLinkTraceID, byte(len(trace)))
+	b = append(b, trace[:]...)
+	b = append(b, tagLinkSpanID, byte(len(span)))
+	b = append(b, span[:]...)
+	b = appendFixed32(b, tagLinkFlags, flags)
+	return closeMessage(b, at)
+}
+
+// appendRoot writes the step's own span. leftOut is how many of its spans are not
+// written.
+func appendRoot(b []byte, s *collector.Step, trace collector.TraceID, reason collector.ExportReason, model string, leftOut int) []byte {
 	startNS, endNS := s.Bounds()
 	b, at := appendHead(b, trace, trace.RootID(), nil, spanStep, s.UnixNS(startNS), s.UnixNS(endNS))
 	b = keyStep.appendInt(b, tagSpanAttribute, int64(s.Number))
@@ -153,12 +199,16 @@ func appendRoot(b []byte, s *collector.Step, trace collector.TraceID, reason col
 	if s.Level != 0 {
 		b = keyLevel.appendString(b, tagSpanAttribute, collector.LevelText(s.Level))
 	}
+	if model != "" {
+		b = keyModel.appendString(b, tagSpanAttribute, model)
+	}
 	if s.HasAttrs {
 		b = keyBatch.appendInt(b, tagSpanAttribute, int64(s.Attrs.BatchSize))
 		b = keyDecodeTokens.appendInt(b, tagSpanAttribute, int64(s.Attrs.DecodeTokens))
 		b = keyPrefillTokens.appendInt(b, tagSpanAttribute, int64(s.Attrs.PrefillTokens))
 		b = keyGraphMode.appendString(b, tagSpanAttribute, s.Attrs.GraphMode.String())
 	}
+	b = appendDerived(b, s)
 	if s.Incomplete != collector.Complete {
 		b = keyIncomplete.appendString(b, tagSpanAttribute, s.Incomplete.String())
 	}
@@ -169,7 +219,7 @@ func appendRoot(b []byte, s *collector.Step, trace collector.TraceID, reason col
 		{keySpansFailed, s.FailedCount},
 		{keySpansDropped, int(s.Dropped)},
 		{keySpansMissing, s.Missing()},
-		{keySpansLeftOut, s.LeftOut},
+		{keySpansLeftOut, s.LeftOut + leftOut},
 	} {
 		if c.n > 0 {
 			b = c.k.appendInt(b, tagSpanAttribute, int64(c.n))
@@ -184,6 +234,13 @@ func appendRoot(b []byte, s *collector.Step, trace collector.TraceID, reason col
 	if n := s.FailedCount - len(s.Failed) + s.LaunchDiffCount - len(s.LaunchDiffs); n > 0 {
 		b = appendUint(b, tagSpanDropEvents, uint64(n))
 	}
+	for i := range s.Links {
+		l := &s.Links[i]
+		b = appendLink(b, l.TraceID, l.SpanID, uint32(l.Flags)|flagKnowsRemote|flagRemote)
+	}
+	if n := s.LinksDropped(); n > 0 {
+		b = appendUint(b, tagSpanDropLinks, uint64(n))
+	}
 	if s.Faulty() {
 		var in int
 		b, in = openMessage(b, tagSpanStatus)
@@ -191,7 +248,29 @@ func appendRoot(b []byte, s *collector.Step, trace collector.TraceID, reason col
 		b = append(b, tagStatusCode, statusError)
 		b = closeMessage(b, in)
 	}
-	return appendTail(b, at)
+	return appendTail(b, at, ownFlags)
+}
+
+// appendDerived writes what follows from the step's spans.
+func appendDerived(b []byte, s *collector.Step) []byte {
+	if len(s.Spans) == 0 {
+		return b
+	}
+	d := &s.Derived
+	b = keyGPUExtent.appendInt(b, tagSpanAttribute, d.ExtentNS)
+	b = keyGPULane.appendInt(b, tagSpanAttribute, d.LaneNS)
+	b = keyGPUOutside.appendInt(b, tagSpanAttribute, d.OutsideNS)
+	if d.HasBusy {
+		b = keyGPUBusy.appendInt(b, tagSpanAttribute, d.BusyNS)
+		b = keyGPULaneIdle.appendInt(b, tagSpanAttribute, d.LaneIdleNS)
+	}
+	if d.HasQueue {
+		b = keyQueueDelay.appendInt(b, tagSpanAttribute, d.QueueNS)
+	}
+	if d.Bound != collector.BoundUnknown {
+		b = keyBound.appendString(b, tagSpanAttribute, d.Bound.String())
+	}
+	return b
 }
 
 // faults says in words what is wrong with a step.
@@ -260,7 +339,7 @@ func appendHost(b []byte, s *collector.Step, trace collector.TraceID) []byte {
 	root := trace.RootID()
 	b, at := appendHead(b, trace, trace.HostID(), &root, spanHost, s.UnixNS(s.BeginMonoNS), s.UnixNS(s.EndMonoNS))
 	b = keySpanKind.appendString(b, tagSpanAttribute, spanHost)
-	return appendTail(b, at)
+	return appendTail(b, at, ownFlags)
 }
 
 func appendSpan(b []byte, s *collector.Step, i int, trace collector.TraceID) []byte {
@@ -300,7 +379,7 @@ func appendSpan(b []byte, s *collector.Step, i int, trace collector.TraceID) []b
 	if sp.InGraph {
 		b = keyInGraph.appendBool(b, tagSpanAttribute, true)
 	}
-	return appendTail(b, at)
+	return appendTail(b, at, ownFlags)
 }
 
 // Attributes of resources.

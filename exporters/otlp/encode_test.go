@@ -74,8 +74,11 @@ func yes(k string, v bool) *commonpb.KeyValue {
 // messages and compared field by field.
 func TestEveryField(t *testing.T) {
 	c := newCapture(1 << 20)
+	c.enc.model = "org/model"
 	src, p := newEngine(t, c, testInfo)
 	src.push(
+		&spanring.StepLink{Step: 7, TraceContext: testContext(1, 0x01)},
+		&spanring.StepLink{Step: 7, TraceContext: testContext(2, 0x02)},
 		&spanring.StepBegin{Step: 7, MonoNS: 1000, Armed: true, Level: 3},
 		&spanring.StepAttrs{Step: 7, BatchSize: 3, DecodeTokens: 2, PrefillTokens: 500, GraphMode: spanring.GraphMixed},
 		&spanring.Span{
@@ -95,7 +98,7 @@ func TestEveryField(t *testing.T) {
 		&spanring.SpanFailed{SpanKind: spanring.KindKernel, Reason: spanring.FailLaunch, Step: 7, Ordinal: 5, Name: 4, EnqueueMonoNS: 41_000},
 		&spanring.LaunchDiff{Region: 1, Step: 7, MonoNS: 45_000, Before: 412, After: 413, Inserted: 3, Removed: 2, Changed: 1},
 		&spanring.LaunchDiff{Region: 2, Step: 7, MonoNS: 46_000, Partial: true, Before: 5, After: 5, Changed: 5},
-		&spanring.StepEnd{Step: 7, BeginNS: 1000, MonoNS: 50_000, Armed: true, Opened: 5, Dropped: 4},
+		&spanring.StepEnd{Step: 7, BeginNS: 1000, MonoNS: 50_000, Armed: true, Opened: 5, Dropped: 4, Linked: 132},
 	)
 	poll(t, p)
 
@@ -113,10 +116,14 @@ func TestEveryField(t *testing.T) {
 	rootID := trace.RootID()
 	root := span(rootID, collector.SpanID{}, "step", 1000, 930_000,
 		num("lanetrace.step.number", 7), yes("lanetrace.step.armed", true), str("lanetrace.export.reason", "all"),
-		num("lanetrace.step.spans.landed", 3), str("lanetrace.level", "kernel"), num("lanetrace.step.batch_size", 3),
+		num("lanetrace.step.spans.landed", 3), str("lanetrace.level", "kernel"), str("gen_ai.request.model", "org/model"), num("lanetrace.step.batch_size", 3),
 		num("lanetrace.step.decode_tokens", 2), num("lanetrace.step.prefill_tokens", 500), str("lanetrace.step.graph_mode", "mixed"),
-		num("lanetrace.step.spans.failed", 2), num("lanetrace.step.spans.dropped", 4))
+		num("lanetrace.step.gpu.extent_ns", 945_000), num("lanetrace.step.gpu.lane_ns", 20_000), num("lanetrace.step.gpu.outside_ns", 925_000),
+		num("lanetrace.step.gpu.busy_ns", 906_960), num("lanetrace.step.gpu.lane_idle_ns", 0), num("lanetrace.queue_delay_ns", -10),
+		str("lanetrace.step.bound", "gpu"), num("lanetrace.step.spans.failed", 2), num("lanetrace.step.spans.dropped", 4))
 	root.Status = &tracepb.Status{Code: tracepb.Status_STATUS_CODE_ERROR, Message: "2 spans failed (capture), 4 spans found no event pair"}
+	root.Links = []*tracepb.Span_Link{testLink(testContext(1, 0), 0x301), testLink(testContext(2, 0), 0x302)}
+	root.DroppedLinksCount = 130
 	root.Events = []*tracepb.Span_Event{
 		{TimeUnixNano: wallOffset + 40_000, Name: "lanetrace.span.failed", Attributes: []*commonpb.KeyValue{
 			str("lanetrace.span.kind", "lane"), str("lanetrace.lane", "decode"), str("lanetrace.reason", "capture"), num("lanetrace.stream", 5)}},

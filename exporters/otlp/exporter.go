@@ -157,6 +157,8 @@ func (x *Exporter) engine(e *collector.Engine) *engineState {
 	i := e.Info()
 	st := &engineState{engine: e, resource: appendResource(nil, e.Label(), x.o.HostName, &i)}
 	st.enc.maxBytes = min(chunkBytes, x.o.MaxRequestBytes-resourceSpansSize(len(st.resource), len(x.scope), 0)-16)
+	st.enc.traceBytes = maxTraceBytes - traceParts*(resourceSpansSize(len(st.resource), len(x.scope), 0)+16)
+	st.enc.model = collector.CleanText(i.Model)
 	x.engines[e] = st
 	return st
 }
@@ -185,6 +187,9 @@ func (x *Exporter) Export(s *collector.Step, reason collector.ExportReason) {
 			signal(x.some)
 		}
 	})
+	if n := st.enc.leftOut; n > 0 {
+		s.Engine.Ledger().Drop(collector.DropTraceLimit, n)
+	}
 	if n := st.enc.oversize; n > 0 {
 		s.Engine.Ledger().Drop(collector.DropOversize, n)
 	} else {

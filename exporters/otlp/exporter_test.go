@@ -173,26 +173,26 @@ func TestReceiverGetsEverySpan(t *testing.T) {
 	}
 }
 
-// TestRequestsAreCut: more than a receiver takes at once, one step alone larger
-// than that.
+// TestRequestsAreCut: more than a receiver takes at once, one step alone in several
+// chunks.
 func TestRequestsAreCut(t *testing.T) {
 	s := newServer(t)
 	x := newExporter(t, Options{Endpoint: s.addr})
 	src, p := newEngine(t, x, testInfo)
-	src.push(simpleStep(1, 16_000)...)
-	for n := uint64(2); n <= 200; n++ {
+	src.push(simpleStep(1, 2_000)...)
+	for n := uint64(2); n <= 300; n++ {
 		src.push(simpleStep(n, 100)...)
 	}
 	poll(t, p)
 	if err := shutdown(t, x); err != nil {
 		t.Fatal(err)
 	}
-	units := uint64(16_001 + 199*101)
+	units := uint64(2_001 + 299*101)
 	if d := cmp.Diff(collector.SidecarCounts{Received: units, Exported: units}, p.Engine().Ledger().Counts()); d != "" {
 		t.Errorf("ledger (-want +got):\n%s", d)
 	}
-	if n := len(s.spans()[testRun.String()]); n != int(units)+200 {
-		t.Errorf("%d spans arrived, want %d", n, units+200)
+	if n := len(s.spans()[testRun.String()]); n != int(units)+300 {
+		t.Errorf("%d spans arrived, want %d", n, units+300)
 	}
 	if len(s.requests) < 3 {
 		t.Errorf("%d requests", len(s.requests))
@@ -488,7 +488,7 @@ func TestBackoff(t *testing.T) {
 func TestQueueDropsTheOldest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fakeClient{hold: make(chan struct{})}
-		x := newExporter(t, Options{Client: f, FlushEvery: time.Millisecond, QueueBytes: 20_000, MaxRequestBytes: 5000})
+		x := newExporter(t, Options{Client: f, FlushEvery: time.Millisecond, QueueBytes: 20_000, MaxRequestBytes: 6500})
 		src, p := newEngine(t, x, testInfo)
 		export := func(from, to uint64) {
 			for n := from; n <= to; n++ {

@@ -71,22 +71,28 @@ func (j *JSONWriter) Export(s *collector.Step, reason collector.ExportReason) {
 }
 
 func (j *JSONWriter) write(s *collector.Step, reason collector.ExportReason) error {
-	j.enc.step(s, s.Engine.RunID(), reason, func() []byte { return j.buf[:0] }, func(c chunk) { j.buf = c.buf })
 	i := s.Engine.Info()
-	j.rs = appendResource(j.rs[:0], s.Engine.Label(), j.o.HostName, &i)
+	j.enc.model = collector.CleanText(i.Model)
+	j.enc.step(s, s.Engine.RunID(), reason, func() []byte { return j.buf[:0] }, func(c chunk) { j.buf = c.buf })
+	return j.line(s.Engine, &i, fmt.Sprintf("step %d", s.Number))
+}
+
+// line writes the spans in buf as one line. what they are is for errors.
+func (j *JSONWriter) line(e *collector.Engine, i *collector.Info, what string) error {
+	j.rs = appendResource(j.rs[:0], e.Label(), j.o.HostName, i)
 	m := new(tracepb.ResourceSpans)
 	if err := proto.Unmarshal(appendResourceSpans(nil, j.rs, j.scope, j.buf), m); err != nil {
-		return fmt.Errorf("encode step %d: %w", s.Number, err)
+		return fmt.Errorf("encode %s: %w", what, err)
 	}
 	b, err := protojson.MarshalOptions{UseEnumNumbers: true}.Marshal(&tracepb.TracesData{ResourceSpans: []*tracepb.ResourceSpans{m}})
 	if err != nil {
-		return fmt.Errorf("encode step %d: %w", s.Number, err)
+		return fmt.Errorf("encode %s: %w", what, err)
 	}
 	if b, err = hexIDs(b); err != nil {
-		return fmt.Errorf("encode step %d: %w", s.Number, err)
+		return fmt.Errorf("encode %s: %w", what, err)
 	}
 	if _, err := j.w.Write(append(b, '\n')); err != nil {
-		return fmt.Errorf("write step %d: %w", s.Number, err)
+		return fmt.Errorf("write %s: %w", what, err)
 	}
 	return nil
 }

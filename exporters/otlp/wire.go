@@ -33,12 +33,18 @@ const (
 	tagSpanAttribute  = 9<<3 | wireBytes
 	tagSpanEvent      = 11<<3 | wireBytes
 	tagSpanDropEvents = 12<<3 | wireVarint
+	tagSpanLink       = 13<<3 | wireBytes
+	tagSpanDropLinks  = 14<<3 | wireVarint
 	tagSpanStatus     = 15<<3 | wireBytes
 	tagSpanFlags      = 16<<3 | uint16(wireFixed32) // two bytes
 
 	tagEventTime      = 1<<3 | wireFixed64
 	tagEventName      = 2<<3 | wireBytes
 	tagEventAttribute = 3<<3 | wireBytes
+
+	tagLinkTraceID = 1<<3 | wireBytes
+	tagLinkSpanID  = 2<<3 | wireBytes
+	tagLinkFlags   = 6<<3 | wireFixed32
 
 	tagStatusMessage = 2<<3 | wireBytes
 	tagStatusCode    = 3<<3 | wireVarint
@@ -57,8 +63,14 @@ const (
 const (
 	spanKindInternal = 1
 	statusError      = 2
-	// spanFlags: sampled, and the parent is known and not remote.
-	spanFlags = 0x101
+	// Of the flags the lowest 8 bits are W3C's. flagKnowsRemote says that the next bit
+	// means something, flagRemote that the parent or the linked span is another
+	// process's.
+	flagSampled     = 0x001
+	flagKnowsRemote = 0x100
+	flagRemote      = 0x200
+	// ownFlags are those of spans and links within what we export.
+	ownFlags = flagSampled | flagKnowsRemote
 )
 
 func appendString(b []byte, tag byte, s string) []byte {
@@ -69,6 +81,10 @@ func appendString(b []byte, tag byte, s string) []byte {
 
 func appendFixed64(b []byte, tag byte, v uint64) []byte {
 	return binary.LittleEndian.AppendUint64(append(b, tag), v)
+}
+
+func appendFixed32(b []byte, tag byte, v uint32) []byte {
+	return binary.LittleEndian.AppendUint32(append(b, tag), v)
 }
 
 func appendUint(b []byte, tag byte, v uint64) []byte {
