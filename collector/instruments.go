@@ -125,7 +125,8 @@ func (i *Instruments) Engines() []*Engine { return i.list() }
 var runCounters = func() map[string]bool {
 	m := map[string]bool{mPublished.Name: true}
 	for _, d := range []*Metric{
-		mBegun, mLanded, mFailed, mDropped, mProblems, mLaunches, mControl, mHarvests, mHarvestTime, mDriverCalls,
+		mBegun, mLanded, mFailed, mDropped, mProblems, mLaunches, mProducerSteps, mProducerRequests, mControl,
+		mHarvests, mHarvestCalls, mHarvestTime, mDriverCalls,
 		mSpansQueued, mSpansStarved, mAnchors, mAnchorsGivenUp, mMemAllocs, mMemFrees, mMemProblems, mMemViolations, mMemScans,
 	} {
 		m[d.Name] = true
@@ -186,12 +187,14 @@ const reasonPoolFull = "pool_full"
 var problemCounters = []spanring.Counter{
 	spanring.CtrCapturing, spanring.CtrStaleEnds, spanring.CtrMisuse, spanring.CtrGivenUp, spanring.CtrNamesFull,
 	spanring.CtrUnattributed, spanring.CtrPoolsFailed, spanring.CtrControlRejected, spanring.CtrLaunchOpsDropped,
+	spanring.CtrOverlapping,
 }
 
 // Values of the label state.
 var (
-	gpuStates      = []string{"lane", "in_step", "between_steps", "untimed"}
-	gpuArmedStates = []string{"busy_in_lane", "busy_outside_lanes", "idle_in_lane"}
+	gpuStates          = []string{"lane", "in_step", "between_steps", "untimed"}
+	producerStepStates = []string{"begun", "ended", "armed"}
+	gpuArmedStates     = []string{"busy_in_lane", "busy_outside_lanes", "idle_in_lane"}
 )
 
 var ignoredReasons = []string{"malformed", "late", "other_kind"}
@@ -220,7 +223,7 @@ type engineAttrs struct {
 	exported                                                          []metric.MeasurementOption
 	poolFull                                                          metric.MeasurementOption
 	memProblems, slack                                                []metric.MeasurementOption
-	gpu, gpuArmed, bound                                              []metric.MeasurementOption
+	gpu, gpuArmed, bound, producerSteps                               []metric.MeasurementOption
 }
 
 func newEngineAttrs(label string) engineAttrs {
@@ -251,6 +254,8 @@ func newEngineAttrs(label string) engineAttrs {
 		gpu:         each(labelState, gpuStates),
 		gpuArmed:    each(labelState, gpuArmedStates),
 		bound:       each(labelBound, boundText[:]),
+
+		producerSteps: each(labelState, producerStepStates),
 	}
 }
 
@@ -364,8 +369,13 @@ func (e *Engine) observe(o observation) {
 		o.n(mProblems, c[ctr], a.problems[p])
 	}
 	o.n(mLaunches, c[spanring.CtrLaunches], a.engine)
+	for i, ctr := range [...]spanring.Counter{spanring.CtrStepsBegun, spanring.CtrStepsEnded, spanring.CtrStepsArmed} {
+		o.n(mProducerSteps, c[ctr], a.producerSteps[i])
+	}
+	o.n(mProducerRequests, c[spanring.CtrRequests], a.engine)
 	o.n(mControl, c[spanring.CtrControlApplied], a.engine)
 	o.n(mHarvests, c[spanring.CtrHarvests], a.engine)
+	o.n(mHarvestCalls, c[spanring.CtrHarvestCalls], a.engine)
 	o.f(mHarvestTime, float64(c[spanring.CtrHarvestNS])/1e9, a.engine)
 	o.n(mDriverCalls, c[spanring.CtrDriverCalls], a.engine)
 	o.n(mSpansQueued, c[spanring.CtrQueued], a.engine)

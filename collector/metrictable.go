@@ -187,13 +187,19 @@ var (
 	mInFlight = define(gProducer, TypeGauge, "spans.in_flight", "{span}", "engine",
 		"Spans begun and not yet landed, failed or dropped.")
 	mProblems = define(gProducer, TypeCounter, "producer.problems", "{event}", "engine reason",
-		"What the engine's library noted and carried on after: lanes and launches not timed because their stream was capturing, ends that came twice, calls that could not be right, ring places given up, names that no longer fitted, launches that belong to nothing, pools of event pairs that could not be made, control requests rejected, operations that a launch trace had no memory for.")
+		"What the engine's library noted and carried on after: lanes and launches not timed because their stream was capturing, ends that came twice, calls that could not be right, ring places given up, names that no longer fitted, launches that belong to nothing, pools of event pairs that could not be made, control requests rejected, operations that a launch trace had no memory for, launches not timed because they overlap others.")
 	mLaunches = define(gProducer, TypeCounter, "producer.launches", "{launch}", "engine",
 		"Launches on armed steps, timed or not.")
+	mProducerSteps = define(gProducer, TypeCounter, "producer.steps", "{step}", "engine state",
+		"Steps as the engine counts them: begun, ended, and armed among the begun. Unlike steps it lacks none whose entries were lost.")
+	mProducerRequests = define(gProducer, TypeCounter, "producer.requests", "{request}", "engine",
+		"Requests whose end the engine wrote to the ring.")
 	mControl = define(gProducer, TypeCounter, "producer.control.applied", "{request}", "engine",
 		"Requests from the control file that the engine acted on.")
 	mHarvests = define(gProducer, TypeCounter, "producer.harvests", "{harvest}", "engine",
 		"Times that completed event pairs were read.")
+	mHarvestCalls = define(gProducer, TypeCounter, "producer.harvest.calls", "{call}", "engine",
+		"Driver calls that read event pairs, completed or not.")
 	mHarvestTime = define(gProducer, TypeCounter, "producer.harvest.time", "s", "engine",
 		"Time spent reading completed event pairs.")
 	mDriverCalls = define(gProducer, TypeCounter, "producer.driver.calls", "{call}", "engine",
@@ -291,7 +297,7 @@ func (m *Metric) LabelValues(label string) []string {
 	}
 	switch label {
 	case labelState:
-		return map[string][]string{mGPUTime.Name: gpuStates, mGPUArmedTime.Name: gpuArmedStates}[m.Name]
+		return map[string][]string{mGPUTime.Name: gpuStates, mGPUArmedTime.Name: gpuArmedStates, mProducerSteps.Name: producerStepStates}[m.Name]
 	case labelBound:
 		return boundText[:]
 	case labelCPUMode:
