@@ -27,7 +27,7 @@ type Config struct {
 	// Default: the executable's base name, filled in by readers.
 	Service string
 	// Model is the served model's name, cut at spanring.MaxNameBytes
-	// (LANETRACE_MODEL). Default: none.
+	// (LANETRACE_MODEL). Default: none until Hub.SetModel.
 	Model string
 	// Rank is the engine's place in its parallel groups, each from 0, -1 for none
 	// (LANETRACE_RANK_DATA, LANETRACE_RANK_TENSOR, LANETRACE_RANK_PIPELINE,

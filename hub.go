@@ -138,6 +138,14 @@ func (h *Hub) Ring() *spanring.Writer {
 	return h.ring
 }
 
+// SetModel says which model is served, for engines that learn it after Open. Call
+// it before the first step, and seldom: the ring keeps every name it ever had.
+func (h *Hub) SetModel(model string) {
+	if h != nil && h.ring != nil {
+		h.ring.SetModel(model)
+	}
+}
+
 // Level is the level in force.
 func (h *Hub) Level() Level {
 	if h == nil {

@@ -247,4 +247,9 @@ func TestModelAndRank(t *testing.T) {
 	if err != nil || i.Model != "org/model" || i.Rank != rank {
 		t.Errorf("%+v, %v", i, err)
 	}
+	r.hub.SetModel("org/other")
+	if i, err := rd.Info(); err != nil || i.Model != "org/other" {
+		t.Errorf("%+v, %v", i, err)
+	}
+	(*Hub)(nil).SetModel("x")
 }

@@ -243,17 +243,16 @@ func parseInfo(m memory, geo Geometry) Info {
 		int32(m.half(offRank+8, 0)), int32(m.half(offRank+8, 1)),
 	}
 	i.Producer = m.text(offProducer, producerBytes)
-	if n, ok := readName(m, geo.nameOff(), int64(geo.NameBytes), NameID(m.half(offModel, 0))); ok {
-		i.Model = n.Text
-	}
-	refreshInfo(m, &i)
+	refreshInfo(m, geo, &i)
 	return i
 }
 
 // refreshInfo reads what a producer changes while it runs.
-func refreshInfo(m memory, i *Info) {
+func refreshInfo(m memory, geo Geometry, i *Info) {
 	i.GPUUUID = m.text(offGPUUUID, gpuUUIDBytes)
 	i.GPUName = m.text(offGPUName, gpuNameBytes)
+	n, _ := readName(m, geo.nameOff(), int64(geo.NameBytes), NameID(m.half(offModel, 0)))
+	i.Model = n.Text
 	st := m.load(offState)
 	i.Level = uint8(st)
 	i.Clean = st&stateClean != 0
@@ -284,7 +283,7 @@ func (r *Reader) Geometry() Geometry { return r.geo }
 func (r *Reader) Info() (Info, error) {
 	var i Info
 	err := r.locked(func() error {
-		refreshInfo(r.m, &r.info)
+		refreshInfo(r.m, r.geo, &r.info)
 		i = r.info
 		return nil
 	})

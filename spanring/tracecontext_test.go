@@ -106,6 +106,15 @@ func TestServedModel(t *testing.T) {
 		if err != nil || i.Model != c.want {
 			t.Errorf("%.20q came back as %.20q, %v", c.model, i.Model, err)
 		}
+		r := heapReader(t, w, ReaderOptions{})
+		w.SetModel("another")
+		if i, err := r.Info(); err != nil || i.Model != "another" {
+			t.Errorf("after a change: %q, %v", i.Model, err)
+		}
+		w.SetModel("")
+		if i, err := r.Info(); err != nil || i.Model != "" {
+			t.Errorf("after it was taken back: %q, %v", i.Model, err)
+		}
 		w.m.store(offModel, 1<<32-1)
 		if i, err := heapReader(t, w, ReaderOptions{}).Info(); err != nil || i.Model != "" {
 			t.Errorf("an id that cannot be is model %q, %v", i.Model, err)

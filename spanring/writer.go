@@ -244,9 +244,7 @@ func newWriter(m memory, geo Geometry, info Info) *Writer {
 	m.store(offState, uint64(info.Level))
 	w.SetArming(info.KernelEvery, info.ArmedRequested)
 	w.names.init(m, geo.nameOff(), geo.NameBytes)
-	if info.Model != "" {
-		m.store(offModel, uint64(w.Name(NameOther, info.Model)))
-	}
+	w.SetModel(info.Model)
 	w.allocs.init(w)
 	m.store(offMagic, magic)
 	return w
@@ -380,6 +378,16 @@ func (w *Writer) SetArming(every, requested uint32) {
 func (w *Writer) SetGPU(uuid, name string) {
 	w.m.storeBytes(offGPUUUID, gpuUUIDBytes, clip(uuid, gpuUUIDBytes))
 	w.m.storeBytes(offGPUName, gpuNameBytes, clip(name, gpuNameBytes))
+}
+
+// SetModel publishes the name of the served model, "" for none. It is a text of
+// the table of names: see Name.
+func (w *Writer) SetModel(model string) {
+	id := NameID(0)
+	if model != "" {
+		id = w.Name(NameOther, model)
+	}
+	w.m.store(offModel, uint64(id))
 }
 
 // ErrFull is returned when a fixed table has no room.
