@@ -271,6 +271,12 @@ var (
 		"Pushes of metrics over OTLP by what came of them: ok, failed.")
 	mSent = define(gExport, TypeCounter, "export.sent", "By", "",
 		"Encoded spans in requests that a receiver took.")
+	mKeepEntries = define(gExport, TypeCounter, "keep.entries", "{entry}", "reason",
+		"Entries for the recordings that sidecar --keep keeps on disk: written, or lost because the disk was full, too slow or not writable.")
+	mKeepSize = define(gExport, TypeGauge, "keep.size", "By", "",
+		"Recordings kept on disk.")
+	mKeepLimit = define(gExport, TypeGauge, "keep.limit", "By", "",
+		"Where the oldest recordings kept on disk begin to go; 0 when none are kept.")
 
 	mCPU = defineStandard(gOwn, TypeCounter, "process.cpu.time", "s", "cpu.mode",
 		"Processor time of this process.")

@@ -16,6 +16,7 @@ type ringSource struct {
 	*spanring.Reader
 	nextAliveNS int64
 	alive       atomic.Bool
+	wallNS      atomic.Int64 // the offset that WallOffsetNS told last
 }
 
 // NewRingSource reads a ring of this host. The source owns r and closes it. A
@@ -75,6 +76,20 @@ func (s *ringSource) Alive() (bool, error) {
 // NowMonoNS is CLOCK_MONOTONIC now.
 func (s *ringSource) NowMonoNS() int64 { return spanring.MonoNS() }
 
+// sameOffsetNS is how far two readings of the same offset may lie apart: a clock is
+// read after the other, and a thread may lose its core in between.
+const sameOffsetNS = 100_000
+
 // WallOffsetNS is the offset now: the wall clock may have been set since the ring
-// was made.
-func (s *ringSource) WallOffsetNS() int64 { return time.Now().UnixNano() - spanring.MonoNS() }
+// was made. As long as it was not, it is one and the same, so that a step comes to
+// the same times whoever places it: a span that is sent twice is one.
+func (s *ringSource) WallOffsetNS() int64 {
+	now, last := time.Now().UnixNano()-spanring.MonoNS(), s.wallNS.Load()
+	if last != 0 && max(now-last, last-now) <= sameOffsetNS {
+		return last
+	}
+	if s.wallNS.CompareAndSwap(last, now) {
+		return now
+	}
+	return s.wallNS.Load()
+}

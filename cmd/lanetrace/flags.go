@@ -3,13 +3,16 @@ package main
 import (
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"net/url"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/lanetrace/lanetrace"
 	"github.com/lanetrace/lanetrace/collector"
+	"github.com/lanetrace/lanetrace/exporters/recording"
 	"github.com/lanetrace/lanetrace/spanring"
 )
 
@@ -116,6 +119,84 @@ func (f *metricFlags) instruments() *collector.Instruments {
 	return collector.NewInstruments(collector.InstrumentOptions{
 		Histograms: f.Histograms, TopKernels: int(f.TopKernels), TopSites: int(f.TopSites), Version: lanetrace.Version,
 	})
+}
+
+// keepFlags say which recordings are kept on disk.
+type keepFlags struct {
+	Keep      string    `help:"Keep the latest of what is read in this directory, as recordings that replay --since sends again after an outage (default: none are kept)." placeholder:"DIR"`
+	KeepBytes byteCount `help:"How much is kept at most; the oldest goes (default ${default})." default:"1GiB" placeholder:"SIZE"`
+	KeepAge   period    `help:"How long it is kept at most (default ${default})." default:"24h" placeholder:"D"`
+}
+
+// store is the store that the flags ask for, nil for none.
+func (f *keepFlags) store(a *app) (*recording.Store, error) {
+	if f.Keep == "" {
+		return nil, nil
+	}
+	return recording.NewStore(recording.StoreOptions{
+		Dir: f.Keep, MaxBytes: int64(f.KeepBytes), MaxAge: time.Duration(f.KeepAge), Writer: program, Logger: a.log.slog(false),
+	})
+}
+
+// Validate implements kong's validation.
+func (f *keepFlags) Validate() error {
+	if f.KeepBytes < 1<<20 {
+		return errors.New("--keep-bytes: want at least 1MiB")
+	}
+	if time.Duration(f.KeepAge) < time.Minute {
+		return errors.New("--keep-age: want at least 1m")
+	}
+	return nil
+}
+
+// byteCount is a number of bytes.
+type byteCount int64
+
+// UnmarshalText implements encoding.TextUnmarshaler: a whole number, and its unit.
+func (c *byteCount) UnmarshalText(b []byte) error {
+	text, unit := string(b), int64(1)
+	for _, u := range []struct {
+		suffix string
+		bytes  int64
+	}{{"KiB", 1 << 10}, {"MiB", 1 << 20}, {"GiB", 1 << 30}, {"TiB", 1 << 40}} {
+		if t, ok := strings.CutSuffix(text, u.suffix); ok {
+			text, unit = strings.TrimSpace(t), u.bytes
+			break
+		}
+	}
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil || n < 1 || n > math.MaxInt64/unit {
+		return fmt.Errorf("want a size such as 500MiB or 2GiB, got %q", b)
+	}
+	*c = byteCount(n * unit)
+	return nil
+}
+
+// moment is a point in time, given as such or as so long ago; zero is not set.
+type moment time.Time
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (m *moment) UnmarshalText(b []byte) error {
+	text := string(b)
+	if d, err := time.ParseDuration(text); err == nil && d > 0 {
+		*m = moment(time.Now().Add(-d))
+		return nil
+	}
+	for _, layout := range []string{time.RFC3339Nano, "2006-01-02T15:04:05", "2006-01-02 15:04:05", "2006-01-02T15:04", "2006-01-02 15:04", time.DateOnly} {
+		if t, err := time.ParseInLocation(layout, text, time.Local); err == nil {
+			*m = moment(t)
+			return nil
+		}
+	}
+	return fmt.Errorf("want how long ago (90s, 2h) or a time (2026-01-31T15:04:05, local, or with Z or +01:00), got %q", b)
+}
+
+// unixNS is the moment in Unix time, 0 when it is not set.
+func (m moment) unixNS() int64 {
+	if time.Time(m).IsZero() {
+		return 0
+	}
+	return time.Time(m).UnixNano()
 }
 
 // positive is a whole number from 1.

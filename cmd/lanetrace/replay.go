@@ -2,11 +2,14 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"os"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/lanetrace/lanetrace"
@@ -20,8 +23,10 @@ import (
 )
 
 type replayCmd struct {
-	File   string      `arg:"" help:"Recording to play (.ltrec)." placeholder:"FILE"`
-	Speed  speed       `help:"How fast: real, max, or a factor (default ${default})." default:"real" placeholder:"real|max|N"`
+	Path   string      `arg:"" help:"Recording to play (.ltrec), or a directory of them, such as sidecar --keep keeps." placeholder:"FILE|DIR"`
+	Speed  *speed      `help:"How fast: real, max, or a factor (default: real for a file, max for a directory)." placeholder:"real|max|N"`
+	Since  moment      `help:"Only steps that ended at this time or later: how long ago, such as 90s or 2h, or a time, such as 2026-01-31T15:04:05." placeholder:"TIME"`
+	Until  moment      `help:"Only steps that began at this time or before." placeholder:"TIME"`
 	Format format      `help:"What to write to standard output: text, otlp-json or chrome (trace events, which https://ui.perfetto.dev opens). Default: text, unless there is an OTLP endpoint." placeholder:"text|otlp-json|chrome"`
 	Out    string      `help:"Write to this file instead of standard output." placeholder:"FILE"`
 	Select bool        `help:"Write only the steps that a live engine's would be chosen from, not every step."`
@@ -35,64 +40,148 @@ func (c *replayCmd) Validate() error {
 	if c.OTLPEndpoint != "" && (c.Format != "" || c.Out != "") {
 		return errors.New("--otlp-endpoint sends spans, --format and --out write them: give one of them")
 	}
+	if since, until := c.Since.unixNS(), c.Until.unixNS(); since != 0 && until != 0 && until < since {
+		return errors.New("--until lies before --since")
+	}
 	return nil
 }
 
 // Run plays the recording through the pipeline of a live ring, on the recording's
 // own time.
 func (c *replayCmd) Run(a *app) (err error) {
-	f, err := recording.Open(c.File)
+	runs, err := c.open()
 	if err != nil {
-		return bareOpen(c.File, err)
+		return err
 	}
-	defer func() { err = errors.Join(err, f.Close()) }()
+	defer func() { err = errors.Join(err, runs.close()) }()
 
 	sink, err := c.sink(a)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, sink.close()) }()
-	po := collector.ProcessorOptions{Exporter: sink.exporter, Logger: a.log.slog(true), Selector: collector.SelectAll{}}
+	window := &window{next: sink.exporter, sinceUnixNS: c.Since.unixNS(), untilUnixNS: c.Until.unixNS(), ends: runs.dir}
+	po := collector.ProcessorOptions{Exporter: window, Logger: a.log.slog(true), Selector: collector.SelectAll{}}
 	if sink.live || c.Select {
 		po.Selector = collector.LiveSelector{OneInN: int(c.Every)}
 	}
-	var runs []*replayRun
-	defer func() {
-		for _, r := range runs {
-			err = errors.Join(err, r.proc.Close())
-		}
-	}()
 	var there []spanring.Info
-	labels := make(map[string]int)
-	for i, ri := range f.Runs() {
-		there = append(there, ri.Info)
-		if !c.Engine.picks(ri.Info) {
-			continue
-		}
-		src, err := f.Source(i)
-		if err != nil {
-			return err
-		}
-		r := &replayRun{src: src}
-		// Runs of one file that have the same name are told apart as live engines
-		// are.
-		po.Label = collector.EngineName(ri.Info)
-		if labels[po.Label]++; labels[po.Label] > 1 {
-			po.Label = fmt.Sprintf("%s-%d", po.Label, labels[po.Label])
-		}
-		if r.proc, err = collector.NewProcessor(r, po); err != nil {
-			return errors.Join(err, src.Close())
-		}
-		runs = append(runs, r)
+	p := playing{clock: player.SystemClock{}, factor: 1}
+	if runs.dir {
+		p.factor = 0
 	}
-	if len(runs) == 0 && f.Damage() == nil {
-		return c.Engine.none(c.File, there)
+	if c.Speed != nil {
+		p.factor = float64(*c.Speed)
 	}
-	err = play(a.ctx, runs, float64(c.Speed), player.SystemClock{}, sink.wait)
+	for _, r := range runs.list {
+		there = append(there, r.info)
+		if c.Engine.picks(r.info) {
+			p.waiting = append(p.waiting, &replayRun{playable: r, options: po})
+		}
+	}
+	if len(p.waiting) == 0 && runs.damage == nil {
+		if runs.dir && len(there) == 0 {
+			return fmt.Errorf("nothing was recorded in %s at that time", c.Path)
+		}
+		return c.Engine.none(c.Path, there)
+	}
+	if until := c.Until.unixNS(); until != 0 {
+		p.endUnixNS = until + int64(recording.Straddle)
+	}
+	shown := a.replayProgress(sink, runs.list)
+	p.each = func(unixNS int64) error {
+		shown(unixNS)
+		return sink.wait(a.ctx)
+	}
+	err = p.play(a.ctx)
+	if window.open > 0 {
+		a.say("%s steps were still under way where the recordings end: they were left out", report.Count(window.open))
+	}
 	if err == nil {
-		err = f.Damage()
+		err = runs.damage
 	}
 	return err
+}
+
+// playables are the runs of a recording or of a directory of them.
+type playables struct {
+	list   []playable
+	dir    bool
+	damage error // of what is not among list
+	close  func() error
+}
+
+// playable is a run that can be played.
+type playable struct {
+	info                   spanring.Info
+	startUnixNS, endUnixNS int64
+	source                 func() (replaySource, error)
+}
+
+// replaySource is a source that can be read up to a time.
+type replaySource interface {
+	collector.Source
+	collector.AllocSource
+	NextMonoNS() (ns int64, ok bool)
+	PollUntil(dst []spanring.Entry, monoNS int64) (n int, done bool, err error)
+}
+
+// open looks at what there is to play.
+func (c *replayCmd) open() (playables, error) {
+	ps := playables{close: func() error { return nil }}
+	if st, err := os.Stat(c.Path); err == nil && st.IsDir() {
+		k, err := recording.OpenDir(c.Path)
+		if err != nil {
+			return ps, err
+		}
+		ps.dir, ps.damage = true, k.Damage()
+		for _, r := range k.Runs(c.Since.unixNS(), c.Until.unixNS()) {
+			ps.list = append(ps.list, playable{r.Info, r.StartUnixNS, r.EndUnixNS, func() (replaySource, error) { return r.Source() }})
+		}
+		return ps, nil
+	}
+	f, err := recording.Open(c.Path)
+	if err != nil {
+		return ps, bareOpen(c.Path, err)
+	}
+	ps.damage, ps.close = f.Damage(), f.Close
+	for i, r := range f.Runs() {
+		ps.list = append(ps.list, playable{r.Info, r.StartMonoNS + r.WallOffsetNS, r.EndMonoNS + r.WallOffsetNS, func() (replaySource, error) { return f.Source(i) }})
+	}
+	slices.SortStableFunc(ps.list, func(a, b playable) int { return cmp.Compare(a.startUnixNS, b.startUnixNS) })
+	return ps, nil
+}
+
+// window passes on the steps of a span of time.
+type window struct {
+	next                     collector.Exporter
+	sinceUnixNS, untilUnixNS int64 // 0: no bound
+	// ends: steps that were under way where the recordings end are left out. Whole
+	// ones may come, or have come, from whoever reads on.
+	ends bool
+	open uint64 // those steps
+}
+
+// Export implements collector.Exporter.
+func (w *window) Export(s *collector.Step, reason collector.ExportReason) {
+	start, end := s.Bounds()
+	out := w.sinceUnixNS != 0 && s.UnixNS(end) < w.sinceUnixNS || w.untilUnixNS != 0 && s.UnixNS(start) > w.untilUnixNS
+	if !out && w.ends && s.Incomplete == collector.IncompleteDetach {
+		w.open++
+		out = true
+	}
+	if out {
+		s.Engine.Ledger().NotSelect(collector.NotWanted, s.Units())
+		return
+	}
+	w.next.Export(s, reason)
+}
+
+// Forget lets the exporter behind it let go of an engine.
+func (w *window) Forget(e *collector.Engine) {
+	if f, ok := w.next.(interface{ Forget(*collector.Engine) }); ok {
+		f.Forget(e)
+	}
 }
 
 // bareOpen is the error of a file that could not be opened, in one short line.
@@ -107,65 +196,126 @@ func bareOpen(path string, err error) error {
 // replayRun is one run being played. It is the source that its processor reads:
 // what was received up to limitNS, and no further.
 type replayRun struct {
-	src     *recording.Source
-	proc    *collector.Processor
-	limitNS int64
-	done    bool
+	playable
+	options collector.ProcessorOptions
+
+	src      replaySource
+	proc     *collector.Processor
+	offsetNS int64 // makes Unix time of the run's
+	limitNS  int64
 }
 
-// play polls all runs, in the order of the recording's time, until they are done
-// or ctx ends. factor 0 is as fast as can be. An error of one run ends that run;
-// the first is returned.
-func play(ctx context.Context, runs []*replayRun, factor float64, clock player.Clock, wait func(context.Context)) error {
-	var first error
-	startNS := clock.MonoNS()
-	var baseNS int64
-	for i, r := range runs {
-		if now := r.src.NowMonoNS(); i == 0 || now < baseNS {
-			baseNS = now
+// begin opens the run. Runs that are played at the same time and have the same name
+// are told apart as live engines are.
+func (r *replayRun) begin(others []*replayRun) error {
+	src, err := r.source()
+	if err != nil {
+		return bareRecording(err)
+	}
+	r.src, r.offsetNS = src, src.WallOffsetNS()
+	base := collector.EngineName(r.info)
+	r.options.Label = base
+	for n := 2; slices.ContainsFunc(others, func(o *replayRun) bool { return o.options.Label == r.options.Label }); n++ {
+		r.options.Label = fmt.Sprintf("%s-%d", base, n)
+	}
+	if r.proc, err = collector.NewProcessor(r, r.options); err != nil {
+		return errors.Join(err, src.Close())
+	}
+	return nil
+}
+
+// playing plays runs in the order of the recording's time.
+type playing struct {
+	waiting   []*replayRun // in the order in which they begin
+	factor    float64      // of real time; 0 is as fast as can be
+	endUnixNS int64        // where playing ends; 0: with the runs
+	clock     player.Clock
+	// each is called after whatever was received together. An error ends playing.
+	each func(unixNS int64) error
+
+	runs []*replayRun
+}
+
+// play plays all runs until they are done or ctx ends. An error of one run ends
+// that run; the first is returned.
+func (p *playing) play(ctx context.Context) (first error) {
+	note := func(err error) {
+		if first == nil {
+			first = err
 		}
 	}
-	for {
-		// The next entry of all: nothing is received before it.
-		var next int64
-		open := false
-		for _, r := range runs {
-			if r.done {
-				continue
-			}
-			// A run without a next entry is at its end, which is due at once.
-			if ns, ok := r.src.NextMonoNS(); !ok {
-				next, open = baseNS, true
-			} else if !open || ns < next {
-				next, open = ns, true
-			}
+	defer func() {
+		for _, r := range p.runs {
+			note(r.proc.Close())
 		}
-		if !open {
+	}()
+	startNS, baseNS := p.clock.MonoNS(), int64(0)
+	if len(p.waiting) > 0 {
+		baseNS = p.waiting[0].startUnixNS
+	}
+	for {
+		next, open := p.next(baseNS)
+		if !open || p.endUnixNS != 0 && next > p.endUnixNS {
 			return first
 		}
-		if err := ctx.Err(); err != nil {
+		if ctx.Err() != nil {
 			return errors.New("interrupted: the recording was not played to its end")
 		}
-		if now := baseNS + int64(float64(clock.MonoNS()-startNS)*factor); factor > 0 && next > now {
+		if now := baseNS + int64(float64(p.clock.MonoNS()-startNS)*p.factor); p.factor > 0 && next > now {
 			// An end is seen above.
-			_ = clock.Sleep(ctx, time.Duration(max(float64(time.Millisecond), float64(next-now)/factor)))
+			_ = p.clock.Sleep(ctx, time.Duration(max(float64(time.Millisecond), float64(next-now)/p.factor)))
 			continue
+		}
+		for len(p.waiting) > 0 && p.waiting[0].startUnixNS <= next {
+			r := p.waiting[0]
+			p.waiting = p.waiting[1:]
+			if err := r.begin(p.runs); err != nil {
+				note(err)
+				continue
+			}
+			p.runs = append(p.runs, r)
 		}
 		// What was received together is polled together, at every speed: so the
 		// outcome is the same, to the order of its lines.
-		for _, r := range runs {
-			if r.done {
+		for i := 0; i < len(p.runs); {
+			r := p.runs[i]
+			r.limitNS = next - r.offsetNS
+			_, done, err := r.proc.Poll()
+			if err != nil {
+				note(bareRecording(err))
+			}
+			if !done && err == nil {
+				i++
 				continue
 			}
-			r.limitNS = next
-			_, done, err := r.proc.Poll()
-			if err != nil && first == nil {
-				first = bareRecording(err)
+			p.runs = slices.Delete(p.runs, i, i+1)
+			if err := r.proc.Close(); err != nil {
+				note(err)
 			}
-			r.done = done || err != nil
 		}
-		wait(ctx)
+		if err := p.each(next); err != nil {
+			return err
+		}
 	}
+}
+
+// next is when something is received next: nothing is before it. open is false
+// when nothing is any more.
+func (p *playing) next(baseNS int64) (unixNS int64, open bool) {
+	for _, r := range p.runs {
+		// A run without a next entry is at its end, which is due at once.
+		ns, ok := r.src.NextMonoNS()
+		if !ok {
+			return baseNS, true
+		}
+		if ns += r.offsetNS; !open || ns < unixNS {
+			unixNS, open = ns, true
+		}
+	}
+	if len(p.waiting) > 0 && (!open || p.waiting[0].startUnixNS < unixNS) {
+		return p.waiting[0].startUnixNS, true
+	}
+	return unixNS, open
 }
 
 // bareRecording is what a recording says of its damage, without where it was
@@ -182,8 +332,9 @@ func bareRecording(err error) error {
 type sink struct {
 	exporter collector.Exporter
 	live     bool // the live selection applies
-	// wait lets a sink that falls behind catch up.
-	wait  func(context.Context)
+	// wait lets a sink that falls behind catch up. An error ends the replay.
+	wait  func(context.Context) error
+	spans func() uint64 // sent so far; nil when nothing is sent
 	close func() error
 }
 
@@ -204,7 +355,7 @@ func (c *replayCmd) sink(a *app) (*sink, error) {
 		}
 		out, closeOut = f, f.Close
 	}
-	s := &sink{wait: func(context.Context) {}}
+	s := &sink{wait: func(context.Context) error { return nil }}
 	var end io.Closer
 	switch c.Format {
 	case formatOTLPJSON:
@@ -222,17 +373,17 @@ func (c *replayCmd) sink(a *app) (*sink, error) {
 }
 
 // Bounds of waiting for an OTLP receiver: how often its queue is looked at, how
-// long one that takes nothing is waited for, and how long the rest is tried at the
-// end.
+// long one that takes nothing is waited for, and how long the rest is tried after
+// an interrupt or that wait.
 const (
 	queuePoll   = 20 * time.Millisecond
-	queueStuck  = 10 * time.Second
-	replayFlush = 10 * time.Second
+	queueStuck  = 30 * time.Second
+	replayFlush = time.Second
 )
 
 // otlpSink sends to a receiver. A replay is faster than any receiver, so it waits
 // while the queue is half full: what is dropped for want of room would be a
-// replay's own fault.
+// replay's own fault. A receiver that takes nothing for long ends it.
 func (c *replayCmd) otlpSink(a *app) (*sink, error) {
 	exp, err := otlp.NewExporter(otlp.Options{Endpoint: string(c.OTLPEndpoint), Version: lanetrace.Version, Logger: a.log.slog(true)})
 	if err != nil {
@@ -244,34 +395,89 @@ func (c *replayCmd) otlpSink(a *app) (*sink, error) {
 	}
 	a.say("sending traces to %s", to)
 	stuck := false
-	wait := func(ctx context.Context) {
-		last, since := exp.Stats().Requests[0], time.Now()
+	// below waits until the queue holds no more than that.
+	below := func(ctx context.Context, bytes uint64) error {
+		last, since := uint64(0), time.Now()
 		for {
 			st := exp.Stats()
-			if st.QueueBytes <= st.QueueLimit/2 {
-				stuck = false
-				return
+			if st.QueueBytes <= bytes {
+				return nil
 			}
-			if ok := st.Requests[0]; ok != last {
-				last, since, stuck = ok, time.Now(), false
+			if answered := st.Requests[0] + st.Requests[2]; answered != last {
+				last, since = answered, time.Now()
 			}
-			// A receiver that is away is not waited for again and again.
-			if stuck || time.Since(since) > queueStuck {
+			if time.Since(since) > queueStuck {
 				stuck = true
-				return
+				return fmt.Errorf("the receiver took nothing for %v: the replay was given up", queueStuck)
 			}
 			if (player.SystemClock{}).Sleep(ctx, queuePoll) != nil {
-				return
+				return nil // told to stop, which is seen elsewhere
 			}
 		}
 	}
-	return &sink{exporter: exp, live: true, wait: wait, close: func() error {
-		deadline := replayFlush
-		if a.ctx.Err() != nil {
-			deadline = flushDeadline
+	s := &sink{exporter: exp, live: true, spans: func() uint64 { return exp.Spans().Sent }}
+	s.wait = func(ctx context.Context) error { return below(ctx, exp.Stats().QueueLimit/2) }
+	s.close = func() error {
+		var err error
+		if !stuck {
+			err = below(a.ctx, 0)
+		}
+		deadline := flushDeadline
+		if stuck || a.ctx.Err() != nil {
+			deadline = replayFlush
 		}
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(a.ctx), deadline)
 		defer cancel()
-		return exp.Shutdown(ctx)
-	}}, nil
+		if serr := exp.Shutdown(ctx); exp.Spans().Shutdown == 0 {
+			err = errors.Join(err, serr) // otherwise it says what the counts do
+		}
+		n := exp.Spans()
+		a.say("sent %s spans", report.Count(n.Sent))
+		if n.Missed() > 0 {
+			err = errors.Join(err, fmt.Errorf("%s spans were not taken: %s", report.Count(n.Missed()), missedText(n)))
+		}
+		return err
+	}
+	return s, nil
+}
+
+// missedText says why spans were not taken.
+func missedText(n otlp.SpanCounts) string {
+	var why []string
+	for _, r := range []struct {
+		n    uint64
+		text string
+	}{
+		{n.Rejected, "rejected out of requests that were taken"}, {n.Refused, "in requests that were refused"},
+		{n.QueueFull, "for want of room"}, {n.Oversize, "too large"}, {n.Shutdown, "not sent in time"},
+	} {
+		if r.n > 0 {
+			why = append(why, report.Count(r.n)+" "+r.text)
+		}
+	}
+	return strings.Join(why, ", ")
+}
+
+// shownEvery is how often the progress of a replay is drawn.
+const shownEvery = 200 * time.Millisecond
+
+// replayProgress draws on a terminal how far a replay is.
+func (a *app) replayProgress(s *sink, runs []playable) func(unixNS int64) {
+	if _, terminal := terminalSize(a.stderr); !terminal || s.spans == nil || len(runs) == 0 {
+		return func(int64) {}
+	}
+	first, last := runs[0].startUnixNS, runs[0].endUnixNS
+	for _, r := range runs {
+		last = max(last, r.endUnixNS)
+	}
+	var next time.Time
+	return func(unixNS int64) {
+		now := time.Now()
+		if now.Before(next) {
+			return
+		}
+		next = now.Add(shownEvery)
+		done := 100 * float64(unixNS-first) / float64(max(1, last-first))
+		a.log.progress(fmt.Sprintf("replaying: %s, %.0f %%, %s spans sent", time.Unix(0, unixNS).Format(time.DateTime), min(100, max(0, done)), report.Count(s.spans())))
+	}
 }

@@ -11,15 +11,20 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	coltracepb "go.opentelemetry.io/proto/otlp/collector/trace/v1"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/lanetrace/lanetrace/collector"
 	"github.com/lanetrace/lanetrace/exporters/recording"
+	"github.com/lanetrace/lanetrace/internal/report"
 	"github.com/lanetrace/lanetrace/internal/synth"
 )
 
@@ -207,17 +212,41 @@ func TestReplayChrome(t *testing.T) {
 type receiver struct {
 	coltracepb.UnimplementedTraceServiceServer
 
+	refuse atomic.Bool // every request, for good
+
 	mu     sync.Mutex
-	traces map[string]int // spans by trace id
+	traces map[string]int    // spans by trace id
+	spans  map[string]string // encoded, by trace id, span id and what the host's part is called
+}
+
+// take returns the spans received since the last time.
+func (r *receiver) take() map[string]string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s := r.spans
+	r.spans = make(map[string]string)
+	return s
 }
 
 func (r *receiver) Export(_ context.Context, req *coltracepb.ExportTraceServiceRequest) (*coltracepb.ExportTraceServiceResponse, error) {
+	if r.refuse.Load() {
+		return nil, status.Error(codes.PermissionDenied, "not now")
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, rs := range req.ResourceSpans {
 		for _, ss := range rs.ScopeSpans {
 			for _, s := range ss.Spans {
 				r.traces[fmt.Sprintf("%x", s.TraceId)]++
+				b, err := proto.MarshalOptions{Deterministic: true}.Marshal(s)
+				if err != nil {
+					return nil, err
+				}
+				id := fmt.Sprintf("%x %x", s.TraceId, s.SpanId)
+				if s.Name == "host" {
+					id += " host"
+				}
+				r.spans[id] = string(b)
 			}
 		}
 	}
@@ -231,7 +260,7 @@ func serveReceiver(t *testing.T) (*receiver, string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &receiver{traces: make(map[string]int)}
+	r := &receiver{traces: make(map[string]int), spans: make(map[string]string)}
 	s := grpc.NewServer()
 	coltracepb.RegisterTraceServiceServer(s, r)
 	done := make(chan error, 1)
@@ -250,7 +279,11 @@ func TestReplayToEndpoint(t *testing.T) {
 	if code := c.wait(t); code != 0 {
 		t.Fatalf("exit code %d, stderr %q", code, c.err.String())
 	}
-	if want := "lanetrace: sending traces to " + url + "\n"; c.err.String() != want || c.out.String() != "" {
+	sent := 0
+	for _, n := range r.traces {
+		sent += n - 1 // the host's part is a span of its own on the wire alone
+	}
+	if want := fmt.Sprintf("lanetrace: sending traces to %s\nlanetrace: sent %s spans\n", url, report.Count(uint64(sent))); c.err.String() != want || c.out.String() != "" {
 		t.Errorf("stderr %q, want %q; stdout %q", c.err.String(), want, c.out.String())
 	}
 	// The live selection: armed, failed and one in fifty.
@@ -315,12 +348,11 @@ func TestReplayPace(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		r := &replayRun{src: src}
-		if r.proc, err = collector.NewProcessor(r, collector.ProcessorOptions{}); err != nil {
-			t.Fatal(err)
-		}
+		run := f.Runs()[0]
+		r := &replayRun{playable: playable{info: run.Info, startUnixNS: run.StartMonoNS + run.WallOffsetNS, source: func() (replaySource, error) { return src, nil }}}
 		clock := &manualClock{now: 99}
-		if err := play(t.Context(), []*replayRun{r}, factor, clock, func(context.Context) {}); err != nil {
+		p := playing{waiting: []*replayRun{r}, factor: factor, clock: clock, each: func(int64) error { return nil }}
+		if err := p.play(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		length := float64(f.Runs()[0].EndMonoNS - f.Runs()[0].StartMonoNS)
@@ -330,7 +362,6 @@ func TestReplayPace(t *testing.T) {
 		if len(clock.sleeps) < 10 {
 			t.Errorf("factor %g: slept %d times", factor, len(clock.sleeps))
 		}
-		r.proc.Close()
 		f.Close()
 	}
 }

@@ -22,6 +22,7 @@ import (
 	"github.com/lanetrace/lanetrace/collector"
 	"github.com/lanetrace/lanetrace/exporters/otlp"
 	"github.com/lanetrace/lanetrace/exporters/prometheus"
+	"github.com/lanetrace/lanetrace/exporters/recording"
 	"github.com/lanetrace/lanetrace/spanring"
 )
 
@@ -36,6 +37,7 @@ type service struct {
 	ins  *collector.Instruments
 	exp  *otlp.Exporter // nil when traces are off
 	prom *prometheus.Exporter
+	keep *recording.Store // nil when no recordings are kept
 	mp   *sdkmetric.MeterProvider
 	lis  net.Listener
 	srv  *http.Server
@@ -52,11 +54,15 @@ type serviceOptions struct {
 	endpoint endpoint
 	ins      *collector.Instruments
 	log      *slog.Logger
+
+	// keep, if not nil, is the service's from now on.
+	keep      *recording.Store
+	keepBytes uint64
 }
 
 // newService listens and makes the exporters; it reads nothing yet.
 func (a *app) newService(o serviceOptions) (s *service, err error) {
-	s = &service{a: a, log: o.log, ins: o.ins, errc: make(chan error, 1)}
+	s = &service{a: a, log: o.log, ins: o.ins, keep: o.keep, errc: make(chan error, 1)}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, s.close())
@@ -87,7 +93,7 @@ func (a *app) newService(o serviceOptions) (s *service, err error) {
 	if s.mp, m, err = collector.NewMeterProvider(collector.MeterOptions{Version: lanetrace.Version, Dir: o.dir.Path, Readers: readers}); err != nil {
 		return s, err
 	}
-	err = errors.Join(s.ins.Register(m), collector.RegisterExport(m, s.exportStats), collector.RegisterMetricExport(m, pushes))
+	err = errors.Join(s.ins.Register(m), collector.RegisterExport(m, s.exportStats), collector.RegisterMetricExport(m, pushes), collector.RegisterKeep(m, s.keepStats(o.keepBytes)))
 	if err != nil {
 		return s, err
 	}
@@ -124,6 +130,16 @@ func (s *service) exportStats() collector.ExportStats {
 		return collector.ExportStats{}
 	}
 	return s.exp.Stats()
+}
+
+func (s *service) keepStats(limit uint64) func() collector.KeepStats {
+	return func() collector.KeepStats {
+		if s.keep == nil {
+			return collector.KeepStats{}
+		}
+		st := s.keep.Stats()
+		return collector.KeepStats{Entries: [2]uint64{st.Written, st.Lost}, Bytes: uint64(st.Bytes), Limit: limit}
+	}
 }
 
 // url is where the service can be reached from this machine.
@@ -174,6 +190,9 @@ func (s *service) read(ctx context.Context, dir spanring.Dir, every int, attache
 	if s.exp != nil {
 		po.Exporter = s.exp
 	}
+	if s.keep != nil {
+		po.Taps = append(po.Taps, s.keep)
+	}
 	col, err := collector.New(collector.Options{
 		Dir: dir, Processor: po, Logger: s.log, OnAttach: attached,
 		NewSelector: func() collector.Selector { return collector.LiveSelector{OneInN: every} },
@@ -212,6 +231,13 @@ func (s *service) close() error {
 	if s.exp != nil {
 		sent.Go(func() {
 			if err := s.exp.Shutdown(ctx); err != nil {
+				s.a.say("warning: %s", oneLine(err.Error()))
+			}
+		})
+	}
+	if s.keep != nil {
+		sent.Go(func() {
+			if err := s.keep.Close(ctx); err != nil {
 				s.a.say("warning: %s", oneLine(err.Error()))
 			}
 		})

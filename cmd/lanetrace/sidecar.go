@@ -14,6 +14,7 @@ type sidecarCmd struct {
 	otlpFlags
 	everyFlag
 	metricFlags
+	keepFlags
 	Duration period `help:"End after so long (default: on SIGINT or SIGTERM)." placeholder:"D"`
 }
 
@@ -29,13 +30,23 @@ func (c *sidecarCmd) Run(a *app) error {
 	}
 	ctx, cancel := c.Duration.bound(a.ctx)
 	defer cancel()
-	s, err := a.newService(serviceOptions{listen: c.Listen, ins: c.instruments(), endpoint: c.OTLPEndpoint, dir: dir, log: a.log.slog(false)})
+	keep, err := c.store(a)
+	if err != nil {
+		return err
+	}
+	s, err := a.newService(serviceOptions{
+		listen: c.Listen, ins: c.instruments(), endpoint: c.OTLPEndpoint, dir: dir, log: a.log.slog(false),
+		keep: keep, keepBytes: uint64(c.KeepBytes),
+	})
 	if err != nil {
 		return err
 	}
 	s.serve()
 	a.say("serving %s/metrics", s.url())
 	a.say("OTLP is %s", a.otlpText(c.OTLPEndpoint))
+	if keep != nil {
+		a.say("recordings are kept in %s", c.Keep)
+	}
 	if err = a.awaitDir(ctx, dir); err == nil && ctx.Err() == nil {
 		err = s.read(ctx, dir, int(c.Every), nil)
 	}

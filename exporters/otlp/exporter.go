@@ -118,6 +118,34 @@ type Exporter struct {
 type requests struct {
 	ok, retried, refused atomic.Uint64
 	bytes                atomic.Uint64 // of those that are ok
+
+	// Spans, by what came of them.
+	sent, rejected, refusedSpans, oversize atomic.Uint64
+}
+
+// SpanCounts are spans, as the loss account counts them, by what came of them. What
+// is in none of them still waits.
+type SpanCounts struct {
+	// Sent are those that a receiver took.
+	Sent uint64
+	// Rejected and Refused are those that it did not: out of a request that it took,
+	// and with the whole request.
+	Rejected, Refused uint64
+	// QueueFull, Oversize and Shutdown are those that never reached it.
+	QueueFull, Oversize, Shutdown uint64
+}
+
+// Missed is how many spans no receiver took.
+func (c SpanCounts) Missed() uint64 {
+	return c.Rejected + c.Refused + c.QueueFull + c.Oversize + c.Shutdown
+}
+
+// Spans are the spans of all engines so far.
+func (x *Exporter) Spans() SpanCounts {
+	return SpanCounts{
+		Sent: x.stats.sent.Load(), Rejected: x.stats.rejected.Load(), Refused: x.stats.refusedSpans.Load(),
+		QueueFull: x.q.lost(collector.DropQueueFull), Oversize: x.stats.oversize.Load(), Shutdown: x.q.lost(collector.DropShutdown),
+	}
 }
 
 // NewExporter makes an exporter and starts its sender. It does not connect yet: an
@@ -192,6 +220,7 @@ func (x *Exporter) Export(s *collector.Step, reason collector.ExportReason) {
 	}
 	if n := st.enc.oversize; n > 0 {
 		s.Engine.Ledger().Drop(collector.DropOversize, n)
+		x.stats.oversize.Add(uint64(n))
 	} else {
 		note.Took() // every part of it is queued
 	}
@@ -337,6 +366,7 @@ func (x *Exporter) request(ctx context.Context, items []item) (wait time.Duratio
 		items[i].eng.engine.Ledger().Drop(collector.DropRefused, items[i].units)
 		units += items[i].units
 	}
+	x.stats.refusedSpans.Add(uint64(units))
 	x.warn.say("OTLP receiver refused spans for good, they are dropped", "error", o.err, "spans", units)
 	return 0, false
 }
@@ -391,6 +421,8 @@ func (x *Exporter) settle(items []item, o outcome) {
 		l := items[i].eng.engine.Ledger()
 		l.Reject(r)
 		l.Export(items[i].units - r)
+		x.stats.rejected.Add(uint64(r))
+		x.stats.sent.Add(uint64(items[i].units - r))
 	}
 }
 

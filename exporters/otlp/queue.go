@@ -35,7 +35,7 @@ type queue struct {
 	bytes   int    // of items and taken
 	limit   int
 	closed  bool
-	dropped uint64 // items, ever
+	dropped [collector.NumDropReasons]uint64 // units, ever
 
 	free     [][]byte
 	freeSize int
@@ -131,7 +131,7 @@ func (q *queue) popWaiting() (it item) {
 
 func (q *queue) drop(it item, r collector.DropReason) {
 	it.eng.engine.Ledger().Drop(r, it.units)
-	q.dropped++
+	q.dropped[r] += uint64(it.units)
 	q.give(it.buf)
 }
 
@@ -180,6 +180,13 @@ func (q *queue) size() (bytes, items int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.bytes, q.n + len(q.taken)
+}
+
+// lost is how many units were dropped for a reason, ever.
+func (q *queue) lost(r collector.DropReason) uint64 {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.dropped[r]
 }
 
 // close drops what is left and returns how many units that was; later pushes are
