@@ -157,7 +157,7 @@ func TestRoundTrip(t *testing.T) {
 		poll    int
 		engines []synth.Options
 	}{
-		{"one engine", Options{}, 256, []synth.Options{{Duration: 300 * time.Millisecond}}},
+		{"one engine", Options{}, 256, []synth.Options{{Duration: 300 * time.Millisecond, RequestEvery: 4, Model: "org/model"}}},
 		{"small blocks", Options{FlushEntries: 7, FlushEvery: time.Nanosecond}, 5, []synth.Options{{Duration: 40 * time.Millisecond, Seed: 2}}},
 		{"three engines", Options{FlushEntries: 100}, 64, []synth.Options{
 			{Duration: 100 * time.Millisecond, Seed: 3, FailEvery: 9, DropEvery: 11},
@@ -318,7 +318,7 @@ func TestStateRoundTrip(t *testing.T) {
 		info: spanring.Info{
 			RunID: spanring.RunID{1, 2, 3}, PID: 7, PIDNamespace: 8, StartTicks: 9, CreatedUnixNS: -10, CreatedMonoNS: 11,
 			Executable: "exe", Service: "svc", GPUUUID: "GPU-1", GPUName: "H", Rank: spanring.Rank{Data: 0, Tensor: 3, Pipeline: -1, Expert: 2},
-			Producer: "p", Level: 3, Clean: true, KernelEvery: 64, ArmedRequested: 5,
+			Producer: "p", Model: "org/model", Level: 3, Clean: true, KernelEvery: 64, ArmedRequested: 5,
 		},
 		account: spanring.Account{Published: 10, Received: 5, Lost: 3, Missed: 1, Pending: 1, Overwritten: 2, Holes: 1},
 		contexts: []spanring.ContextState{{
@@ -342,10 +342,15 @@ func TestStateRoundTrip(t *testing.T) {
 	if !got.parse(append(want.append(nil), 1, 2, 3)) {
 		t.Error("does not parse with more behind it")
 	}
-	for n := range want.append(nil) {
-		if got.parse(want.append(nil)[:n]) {
-			t.Errorf("parses when cut to %d bytes", n)
+	whole := want.append(nil)
+	old := len(whole) - 1 - len(want.info.Model) // what the first recordings have
+	for n := range whole {
+		if got.parse(whole[:n]) != (n == old) {
+			t.Errorf("cut to %d bytes of %d: parses %v", n, len(whole), n != old)
 		}
+	}
+	if want.info.Model = ""; !got.parse(whole[:old]) || !cmp.Equal(want, got, cmp.AllowUnexported(state{})) {
+		t.Errorf("a state without a model: %+v", got)
 	}
 }
 

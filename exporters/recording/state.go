@@ -98,7 +98,7 @@ func (s *state) append(b []byte) []byte {
 	for j := range s.busy {
 		b = appendBusy(b, &s.busy[j])
 	}
-	return b
+	return appendText(b, i.Model[:min(len(i.Model), spanring.MaxNameBytes)])
 }
 
 // parse reverses append. It reports whether b can be a state.
@@ -154,6 +154,10 @@ func (s *state) parse(b []byte) bool {
 			return false
 		}
 		s.busy = append(s.busy, parseBusy(&f))
+	}
+	// The first recordings end here.
+	if len(f.b) > 0 {
+		i.Model = f.text(spanring.MaxNameBytes)
 	}
 	// Clocks that cannot be would overflow in sums further on.
 	sane := func(v int64) bool { return v > math.MinInt64/4 && v < math.MaxInt64/4 }

@@ -147,6 +147,9 @@ func (p *play) state(s recording.State) {
 	})
 	p.ring.SetLevel(s.Info.Level)
 	p.ring.SetArming(s.Info.KernelEvery, s.Info.ArmedRequested)
+	if s.Info.Model != "" {
+		p.ring.SetModel(s.Info.Model)
+	}
 	if s.Info.GPUUUID != "" || s.Info.GPUName != "" {
 		p.ring.SetGPU(s.Info.GPUUUID, s.Info.GPUName)
 	}

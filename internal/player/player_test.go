@@ -144,6 +144,14 @@ func texts(t *testing.T, es []spanring.Entry, name func(spanring.NameID) (spanri
 			s.MonoNS -= shift
 			s.BeginNS -= shift
 			out = append(out, s)
+		case k == spanring.KindRequestEnd:
+			r, err := w.RequestEnd()
+			if err != nil {
+				t.Fatal(err)
+			}
+			r.BeginNS -= shift
+			r.EndNS -= shift
+			out = append(out, r)
 		case k.IsSpan():
 			s, err := w.Span()
 			if err != nil {
@@ -187,7 +195,7 @@ func TestPlay(t *testing.T) {
 		skip int
 	}{{"from its start", 0}, {"attached late", 333}} {
 		t.Run(tc.name, func(t *testing.T) {
-			f := record(t, synth.New(synth.Options{Duration: 300 * time.Millisecond, FailEvery: 40, DropEvery: 50, DiffEvery: 30}), tc.skip)
+			f := record(t, synth.New(synth.Options{Duration: 300 * time.Millisecond, FailEvery: 40, DropEvery: 50, DiffEvery: 30, RequestEvery: 3, Model: "org/model"}), tc.skip)
 
 			plain := source(t, f)
 			var want []spanring.Entry

@@ -36,6 +36,11 @@ type Options struct {
 	Memory    bool
 	LeakEvery int
 	ViolateAt uint64
+	// RequestEvery begins a request in one step in so many; each step is linked to
+	// those it works for. Default: none.
+	RequestEvery int
+	// Model is the served model. Default: none.
+	Model string
 	// Service is the engine's name. Default "synthetic-decode".
 	Service string
 	// GPUName names the device. Default "synthetic (no GPU)".
@@ -121,6 +126,8 @@ type Engine struct {
 	acc    spanring.Account
 	done   bool
 	mem    memory
+
+	requests []request
 }
 
 // New makes an engine.
@@ -211,6 +218,7 @@ func (e *Engine) makeStep() {
 		at.PrefillTokens = 96 + 8*uint32(e.rnd.IntN(16))
 	}
 	e.push(begin+3_000, at.Words(), nil)
+	linked := e.linkRequests(n, begin)
 
 	var ordinal, opened, dropped uint32
 	host := begin + e.normal(9_000, 900)
@@ -292,13 +300,14 @@ func (e *Engine) makeStep() {
 	if o.DiffEvery > 0 {
 		e.diff(n, end-1_000)
 	}
-	se := spanring.StepEnd{Step: n, MonoNS: end, BeginNS: begin, Armed: armed, Opened: opened, Dropped: dropped}
+	se := spanring.StepEnd{Step: n, MonoNS: end, BeginNS: begin, Armed: armed, Opened: opened, Dropped: dropped, Linked: linked}
 	e.push(end, se.Words(), func(c *spanring.Counters) {
 		c[spanring.CtrLanded]++
 		c[spanring.CtrStepsEnded]++
 		c[spanring.CtrBegun] += uint64(dropped)
 		c[spanring.CtrDropped] += uint64(dropped)
 	})
+	e.endRequests(n, end+1_000)
 	// The host runs at most a step ahead of the GPU.
 	e.hostNS = max(end+e.normal(12_000, 2_000), gpu-300_000)
 }
@@ -400,7 +409,7 @@ func (e *Engine) Info() (spanring.Info, error) {
 		PID: 4242, PIDNamespace: 4026531836, StartTicks: 99,
 		CreatedUnixNS: e.o.StartMonoNS + e.o.WallOffsetNS, CreatedMonoNS: e.o.StartMonoNS,
 		Executable: "decode", Service: e.o.Service, GPUUUID: "GPU-5e1f0000-0000-4000-8000-000000000000", GPUName: e.o.GPUName,
-		Rank: spanring.NoRank, Producer: "lanetrace-synth", Level: 3, KernelEvery: uint32(max(0, e.o.KernelEvery)),
+		Rank: spanring.NoRank, Producer: "lanetrace-synth", Model: e.o.Model, Level: 3, KernelEvery: uint32(max(0, e.o.KernelEvery)),
 		Clean: e.done && !e.o.Outlives,
 	}
 	copy(i.RunID[:], fmt.Sprintf("synth%011d", e.o.Seed))
