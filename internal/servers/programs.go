@@ -131,7 +131,7 @@ func (s *Service) Accounts(ctx context.Context) ([]collector.Account, error) {
 func (s *Service) Settled(n int) []collector.Account {
 	s.tb.Helper()
 	var as []collector.Account
-	Poll(s.tb, "the account at rest", func() error {
+	Poll(s.tb, "the accounts at rest", func() error {
 		var err error
 		if as, err = s.Accounts(s.tb.Context()); err != nil {
 			return err
@@ -140,15 +140,54 @@ func (s *Service) Settled(n int) []collector.Account {
 			return fmt.Errorf("%d engines, want %d", len(as), n)
 		}
 		for i := range as {
-			a := &as[i]
-			if a.State == "live" || a.Reader.Pending != 0 || a.Sidecar.Pending != 0 {
-				return fmt.Errorf("%s is %s, %d entries and %d spans pending", a.Engine, a.State, a.Reader.Pending, a.Sidecar.Pending)
-			}
-			if bad := a.Unbalanced(); len(bad) > 0 {
-				return fmt.Errorf("%s: the lines of %v do not add up: %+v", a.Engine, bad, *a)
-			}
+			err = errors.Join(err, atRest(&as[i]))
 		}
-		return nil
+		return err
 	})
 	return as
+}
+
+// SettledRun waits until the engine with that run id has ended, nothing of it is
+// pending and its account balances, and returns it.
+func (s *Service) SettledRun(id string) collector.Account {
+	s.tb.Helper()
+	var a collector.Account
+	Poll(s.tb, "the account of "+id+" at rest", func() error {
+		as, err := s.Accounts(s.tb.Context())
+		if err != nil {
+			return err
+		}
+		for i := range as {
+			if a = as[i]; a.RunID == id {
+				return atRest(&a)
+			}
+		}
+		return fmt.Errorf("not among %d engines", len(as))
+	})
+	return a
+}
+
+// atRest says what still moves in an account, or does not add up.
+func atRest(a *collector.Account) error {
+	if a.State == "live" || a.Reader.Pending != 0 || a.Sidecar.Pending != 0 {
+		return fmt.Errorf("%s is %s, %d entries and %d spans pending", a.Engine, a.State, a.Reader.Pending, a.Sidecar.Pending)
+	}
+	if bad := a.Unbalanced(); len(bad) > 0 {
+		return fmt.Errorf("%s: the lines of %v do not add up: %+v", a.Engine, bad, *a)
+	}
+	return nil
+}
+
+// EngineRunID waits for an engine's end, which must be a good one, and returns its
+// run id, as it says it.
+func EngineRunID(e *Process) string {
+	e.tb.Helper()
+	if code := e.Wait(); code != 0 {
+		e.tb.Fatalf("engine: exit code %d: %s", code, strings.TrimSpace(e.Stderr()))
+	}
+	m := regexp.MustCompile(`([0-9a-f]{32})\.ring`).FindStringSubmatch(e.Stdout())
+	if m == nil {
+		e.tb.Fatalf("engine names no ring: %s", e.Stdout())
+	}
+	return m[1]
 }

@@ -154,8 +154,12 @@ func TestPrometheusValues(t *testing.T) {
 	}
 
 	out, err := servers.Promtool(t, text, "check", "metrics")
-	if err != nil || out != "" {
-		t.Errorf("promtool check metrics: %v\n%s", err, out)
+	for line := range strings.Lines(out) {
+		// OpenTelemetry's conventions name a few gauges of processes as counts, which
+		// Prometheus's reserve for histograms.
+		if !strings.Contains(line, `should not have "_count" suffix`) || strings.HasPrefix(line, "lanetrace_") {
+			t.Errorf("promtool check metrics: %v: %s", err, line)
+		}
 	}
 }
 

@@ -1,0 +1,97 @@
+//go:build servers
+
+package servers_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/lanetrace/lanetrace/collector"
+	"github.com/lanetrace/lanetrace/internal/servers"
+)
+
+// A Collector that is killed and comes again: what waits meanwhile is sent then,
+// and when the outage is longer than the queue, what arrived and what the account
+// calls lost are together all that was to be sent, to the span.
+func TestCollectorOutage(t *testing.T) {
+	c := servers.StartCollector(t, servers.CollectorOptions{})
+	dir := servers.RingDir(t)
+	side := built.Sidecar(t, dir, []string{"OTEL_METRICS_EXPORTER=none"}, "--every", "1", "--otlp-endpoint", c.OTLP)
+	engine := func(kernels bool, args ...string) string {
+		t.Helper()
+		env := []string{"LANETRACE_LEVEL=lane"}
+		if kernels {
+			env = []string{"LANETRACE_LEVEL=kernel", "LANETRACE_KERNEL_SPAN_EVERY=1", "LANETRACE_KERNEL_BUDGET=1"}
+		}
+		return servers.EngineRunID(built.Engine(t, dir, env, args...))
+	}
+
+	// Nothing wrong: everything arrives.
+	a := side.SettledRun(engine(false, "--requests", "50"))
+	complete(t, c, a)
+
+	// An outage that the queue outlasts costs nothing.
+	c.Kill()
+	id := engine(false, "--requests", "50")
+	servers.Poll(t, "spans that wait", func() error {
+		as, err := side.Accounts(t.Context())
+		for _, a := range as {
+			if a.RunID == id && a.State != "live" && a.Reader.Pending == 0 && a.Sidecar.Pending > 0 {
+				return nil
+			}
+		}
+		return fmt.Errorf("accounts: %+v, %v", as, err)
+	})
+	c.Restart()
+	complete(t, c, side.SettledRun(id))
+
+	// One that it does not outlast costs the oldest spans, and the account says how
+	// many.
+	c.Kill()
+	id = engine(true, "--duration", "8s")
+	c.Restart()
+	a = side.SettledRun(id)
+	s := a.Sidecar
+	if s.Exported == 0 || s.Dropped["queue_full"] == 0 || s.Exported+s.Dropped["queue_full"] != s.Received {
+		t.Errorf("a queue that is full: %+v", s)
+	}
+	t.Logf("of %d spans %d were exported, %d lost", s.Received, s.Exported, s.Dropped["queue_full"])
+	arrivedOf(t, c, a)
+}
+
+// complete fails the test unless all spans of an engine were exported and arrived.
+func complete(t *testing.T, c *servers.Collector, a collector.Account) {
+	t.Helper()
+	if a.Sidecar.Exported != a.Sidecar.Received || a.Sidecar.Received != a.Producer.Landed || a.Sidecar.Received == 0 {
+		t.Errorf("not everything was exported: %+v", a)
+	}
+	arrivedOf(t, c, a)
+}
+
+// arrivedOf waits until the Collector has as many spans of an engine as the account
+// calls exported, none of them twice, and returns them.
+func arrivedOf(t *testing.T, c *servers.Collector, a collector.Account) []servers.Span {
+	t.Helper()
+	var spans []servers.Span
+	servers.Poll(t, "exported spans at the Collector", func() error {
+		all, err := c.Spans()
+		if err != nil {
+			return err
+		}
+		spans = spans[:0]
+		for _, s := range all {
+			if s.Resource["service.instance.id"].Text == a.RunID {
+				spans = append(spans, s)
+			}
+		}
+		if n := accounted(spans); n < a.Sidecar.Exported {
+			return fmt.Errorf("%d of %d", n, a.Sidecar.Exported)
+		}
+		return nil
+	})
+	if n := accounted(spans); n != a.Sidecar.Exported {
+		t.Errorf("%d spans arrived, the account says %d", n, a.Sidecar.Exported)
+	}
+	byID(t, spans)
+	return spans
+}
