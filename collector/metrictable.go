@@ -339,6 +339,8 @@ func (m *Metric) LabelValues(label string) []string {
 		return ringFailText[:]
 	case mRequests.Name:
 		return RequestReasons
+	case mKeepEntries.Name:
+		return KeepReasons[:]
 	case mMetricPushes.Name:
 		return MetricPushReasons
 	}

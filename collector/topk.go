@@ -18,6 +18,9 @@ const (
 	// rankMargin is by how much a newcomer must exceed the weakest member, so that
 	// two alike do not take turns.
 	rankMargin = 1.5
+	// forgotten is the score under which a label has not been seen for at least 19
+	// half-lives, over an hour and a half.
+	forgotten = 1e-6
 	// maxRanked is how many labels compete; further ones go to other unnamed.
 	maxRanked = 4096
 )
@@ -28,6 +31,7 @@ const (
 // goes backwards, and the series together count everything once.
 type topK struct {
 	k       int
+	max     int // maxRanked, less in tests
 	byLabel map[string]*ranked
 	members []*ranked
 	other   ranked
@@ -48,7 +52,7 @@ type ranked struct {
 
 func newTopK(k int, now time.Time, newAttr func(string) attribute.Set) *topK {
 	return &topK{
-		k: k, byLabel: make(map[string]*ranked), rankAt: now, newAttr: newAttr,
+		k: k, max: maxRanked, byLabel: make(map[string]*ranked), rankAt: now, newAttr: newAttr,
 		other: ranked{label: other, attrs: newAttr(other), h: newBuckets(kernelBounds), member: true, since: now},
 	}
 }
@@ -59,7 +63,7 @@ func (t *topK) find(label string, now func() time.Time) *ranked {
 	if r, ok := t.byLabel[label]; ok {
 		return r
 	}
-	if label == other || len(t.byLabel) >= maxRanked {
+	if label == other || len(t.byLabel) >= t.max {
 		return &t.other
 	}
 	r := &ranked{label: label}
@@ -82,7 +86,7 @@ func (t *topK) admit(r *ranked, now time.Time) {
 
 // observe counts a duration of r.
 func (t *topK) observe(r *ranked, ns int64) {
-	r.score += float64(ns)
+	r.score += float64(ns) + 1 // a kernel of 0 ns was seen, too
 	if r.member {
 		r.h.observe(ns)
 	} else {
@@ -122,22 +126,25 @@ func (t *topK) rank(now time.Time) {
 		t.members = append(t.members[:weak], t.members[weak+1:]...)
 		t.admit(best, now)
 	}
-	if len(t.byLabel) >= maxRanked {
+	if len(t.byLabel) >= t.max {
 		t.forget()
 	}
 }
 
 // forget makes room for new labels: those go that are not members and have not
-// been seen for many half-lives, or else all that are not members.
+// been seen for many half-lives, or else all that have never been members. The
+// histogram of one that was a member lately is kept, because its series would fall
+// back to 0 should it become one again; of one that was not seen for hours the
+// series has long ended everywhere, and a new one begins with its own start.
 func (t *topK) forget() {
 	for _, all := range []bool{false, true} {
 		for l, r := range t.byLabel {
-			if !r.member && (all || r.score < 1) {
+			if !r.member && (r.score < forgotten || all && r.h.counts == nil) {
 				r.gone = true
 				delete(t.byLabel, l)
 			}
 		}
-		if len(t.byLabel) < maxRanked*3/4 {
+		if len(t.byLabel) < t.max*3/4 {
 			return
 		}
 	}

@@ -51,6 +51,9 @@ func serveWith(t *testing.T, o collector.InstrumentOptions, export func() collec
 		if err := collector.RegisterExport(m, export); err != nil {
 			t.Fatal(err)
 		}
+		if err := collector.RegisterKeep(m, func() collector.KeepStats { return collector.KeepStats{} }); err != nil {
+			t.Fatal(err)
+		}
 		if err := collector.RegisterMetricExport(m, func() (n [2]uint64) { return n }); err != nil {
 			t.Fatal(err)
 		}
