@@ -57,6 +57,12 @@ func newEngine(hub *lanetrace.Hub, gpu backend.GPU, m *model, async bool) (*engi
 	}
 	e.ended = func(r *request) {
 		e.stats.served++
+		if r.trace.Valid() {
+			e.hub.RequestEnd(lanetrace.Request{
+				Context: r.trace, BeginMonoNS: r.tookNS, PromptTokens: len(r.prompt), OutputTokens: len(r.tokens),
+			})
+			e.stats.ended(r)
+		}
 		if e.served != nil {
 			e.served(r)
 		}
@@ -298,6 +304,9 @@ func (e *engine) step() (*plan, error) {
 	defer step.End()
 	e.sched.plan(p)
 	step.SetAttrs(e.attrs(p))
+	for _, q := range p.works {
+		step.Link(q.req.trace)
+	}
 	if err := e.enqueue(step, p); err != nil {
 		return p, err
 	}

@@ -32,6 +32,7 @@ type flags struct {
 	Duration time.Duration `placeholder:"10s" help:"How long new requests come; those that came are served to their end."`
 	Requests int           `placeholder:"N" help:"How many requests come. With --duration: whichever ends first."`
 	Rate     float64       `placeholder:"R" help:"Requests a second, on average. Default: the model's own, which keeps most of its batch full."`
+	Trace    float64       `placeholder:"SHARE" help:"Share of requests, from 0 to 1, that come with a sampled W3C trace context, drawn from the seed. --json names them. Default: 0."`
 	MaxBatch int           `placeholder:"N" help:"Sequences served at once. Default: the model's own."`
 	Model    string        `placeholder:"tiny|small" help:"Size of the model. Default: small on cuda, tiny on the sim."`
 	Seed     uint64        `default:"1" help:"Of weights, requests and arrivals."`
@@ -121,6 +122,8 @@ func (f *flags) config(getenv func(string) string) (lanetrace.Config, error) {
 		err = fmt.Errorf("--requests %d: want 1 or more", f.Requests)
 	case f.Rate < 0 || math.IsInf(f.Rate, 0) || math.IsNaN(f.Rate):
 		err = fmt.Errorf("--rate %v: want more than 0 requests a second", f.Rate)
+	case !(f.Trace >= 0 && f.Trace <= 1):
+		err = fmt.Errorf("--trace %v: want a share from 0 to 1", f.Trace)
 	case f.MaxBatch < 0 || f.MaxBatch > 256:
 		err = fmt.Errorf("--max-batch %d: want from 1 to 256", f.MaxBatch)
 	case f.Device < 0:
@@ -191,6 +194,9 @@ func (f *flags) engine(ctx context.Context, hub *lanetrace.Hub, dev device, log 
 		name = dev.model
 	}
 	s := shapes[name]
+	if hub.Ring() != nil && hub.Ring().Info().Model == "" {
+		hub.SetModel("decode-" + name)
+	}
 	if f.MaxBatch > 0 {
 		s.slots = f.MaxBatch
 	}
@@ -239,7 +245,9 @@ func (f *flags) engine(ctx context.Context, hub *lanetrace.Hub, dev device, log 
 	if until == 0 && f.Requests == 0 {
 		until = defaultDuration
 	}
-	if err := e.serve(ctx, newArrivals(&m.shape, f.Seed, s.rate, f.Requests, until)); err != nil {
+	src := newArrivals(&m.shape, f.Seed, s.rate, f.Requests, until)
+	src.share = f.Trace
+	if err := e.serve(ctx, src); err != nil {
 		return nil, err
 	}
 	r := newSummary(e, dev)

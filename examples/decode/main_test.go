@@ -255,6 +255,8 @@ func TestUsage(t *testing.T) {
 		{[]string{"--requests=-1"}, "--requests -1"},
 		{[]string{"--duration=-1s"}, "--duration -1s"},
 		{[]string{"--rate=-2"}, "--rate -2"},
+		{[]string{"--trace=1.1"}, "--trace 1.1: want a share from 0 to 1"},
+		{[]string{"--trace=NaN"}, "--trace NaN"},
 		{[]string{"--max-batch=999"}, "--max-batch 999: want from 1 to 256"},
 		{[]string{"--frobnicate"}, "--frobnicate"},
 		{[]string{"extra"}, "extra"},

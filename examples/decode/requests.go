@@ -1,8 +1,13 @@
 package main
 
 import (
+	"encoding/binary"
+	"fmt"
 	"math/rand/v2"
 	"time"
+
+	"github.com/lanetrace/lanetrace"
+	"github.com/lanetrace/lanetrace/spanring"
 )
 
 // request is one sequence to be generated.
@@ -13,6 +18,8 @@ type request struct {
 	topK    int // 1 is greedy
 	seed    int32
 	arrived time.Duration // since the engine's start
+	tookNS  int64         // when it was taken in, CLOCK_MONOTONIC
+	trace   lanetrace.TraceContext
 
 	tokens []int32 // generated so far, as the host has read them
 }
@@ -33,6 +40,36 @@ func requestOf(s *shape, seed uint64, id int) *request {
 	return q
 }
 
+// traceOf is the trace context that request id came with, none for requests
+// beyond the share that a gateway samples. It hangs on the seed, the number and
+// the share alone.
+func traceOf(seed uint64, id int, share float64) (c lanetrace.TraceContext) {
+	r := rand.New(rand.NewPCG(seed, 1<<62|uint64(id)))
+	if r.Float64() >= share {
+		return c
+	}
+	binary.BigEndian.PutUint64(c.TraceID[:], r.Uint64())
+	binary.BigEndian.PutUint64(c.TraceID[8:], r.Uint64()|1)
+	binary.BigEndian.PutUint64(c.SpanID[:], r.Uint64()|1)
+	c.Flags = 1
+	return c
+}
+
+// traced is a request with a trace context, as the summary shows it.
+type traced struct {
+	ID           int    `json:"id"`
+	Traceparent  string `json:"traceparent"`
+	PromptTokens int    `json:"prompt_tokens"`
+	OutputTokens int    `json:"output_tokens"`
+}
+
+func newTraced(q *request) traced {
+	return traced{
+		ID: q.id, Traceparent: fmt.Sprintf("00-%x-%x-%02x", q.trace.TraceID, q.trace.SpanID, q.trace.Flags),
+		PromptTokens: len(q.prompt), OutputTokens: len(q.tokens),
+	}
+}
+
 // arrivals is a Poisson process of requests. When the engine cannot take one in,
 // the process stands still.
 type arrivals struct {
@@ -43,6 +80,7 @@ type arrivals struct {
 	next  time.Duration
 	count int
 
+	share float64       // of requests with a trace context
 	limit int           // requests in all, 0 without a limit
 	until time.Duration // none comes later, 0 without an end
 	ended bool
@@ -69,7 +107,7 @@ func (a *arrivals) take(now time.Duration) *request {
 		return nil
 	}
 	q := requestOf(a.shape, a.seed, a.count)
-	q.arrived = a.next
+	q.arrived, q.tookNS, q.trace = a.next, spanring.MonoNS(), traceOf(a.seed, a.count, a.share)
 	a.count++
 	a.next += time.Duration(a.gaps.ExpFloat64() * float64(a.mean))
 	return q

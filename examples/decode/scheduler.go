@@ -25,15 +25,17 @@ type plan struct {
 	// Sequences that get one more token.
 	decode            []*sequence
 	decSlot, decPos   []int32
-	launches          int // made for it
-	parity            int // which of the two sets of output it writes
-	stale, stop, news int // filled in by accept
+	works             []*sequence // all that get a row
+	launches          int         // made for it
+	parity            int         // which of the two sets of output it writes
+	stale, stop, news int         // filled in by accept
 }
 
 func (p *plan) reset() {
 	p.admit, p.pickOf, p.decode = p.admit[:0], p.pickOf[:0], p.decode[:0]
 	p.slot, p.pos, p.picks = p.slot[:0], p.pos[:0], p.picks[:0]
 	p.decSlot, p.decPos = p.decSlot[:0], p.decPos[:0]
+	p.works = p.works[:0]
 	p.launches, p.stale, p.stop, p.news = 0, 0, 0, 0
 }
 
@@ -98,12 +100,14 @@ func (s *scheduler) plan(p *plan) {
 			continue
 		}
 		p.decode = append(p.decode, q)
+		p.works = append(p.works, q)
 		p.decSlot = append(p.decSlot, int32(slot))
 		p.decPos = append(p.decPos, int32(len(q.req.prompt)+q.planned-1))
 		q.planned++
 	}
 	for len(s.prefills) > 0 && len(p.slot) < s.rows {
 		q := s.prefills[0]
+		p.works = append(p.works, q)
 		for q.fed < len(q.req.prompt) && len(p.slot) < s.rows {
 			p.slot = append(p.slot, int32(q.slot))
 			p.pos = append(p.pos, int32(q.fed))

@@ -14,6 +14,8 @@ type stats struct {
 	tokens        int // generated and read
 	stopped       int // sequences that sampled the stop token
 	stale         int // rows run for a sequence that had ended
+	traced        []traced
+	tracedCount   int
 	elapsed       time.Duration
 	step          durations
 }
@@ -25,6 +27,17 @@ func (s *stats) collected(p *plan) {
 	s.tokens += p.news
 	s.stopped += p.stop
 	s.stale += p.stale
+}
+
+// maxTraced is how many traced requests the summary names.
+const maxTraced = 10_000
+
+// ended counts a request that had a trace context.
+func (s *stats) ended(q *request) {
+	s.tracedCount++
+	if len(s.traced) < maxTraced {
+		s.traced = append(s.traced, newTraced(q))
+	}
 }
 
 // durations is a histogram of fixed size with buckets 2 % wide, from 1 µs.

@@ -22,7 +22,11 @@ type summary struct {
 		Came   int `json:"came"`
 		Served int `json:"served"`
 		Cut    int `json:"cut"` // by an interrupt
+		Traced int `json:"traced"`
 	} `json:"requests"`
+	// Traced are the requests with a trace context that were served, the first
+	// 10,000 of them.
+	Traced []traced `json:"traced,omitempty"`
 	Tokens struct {
 		Prompt    int     `json:"prompt"`
 		Generated int     `json:"generated"`
@@ -64,6 +68,7 @@ func newSummary(e *engine, dev device) *summary {
 	st := &e.stats
 	r := &summary{Backend: dev.backend, GPU: dev.gpu.Name(), Model: e.model.shape.name, Async: e.async, Seconds: st.elapsed.Seconds()}
 	r.Requests.Came, r.Requests.Served, r.Requests.Cut = st.came, st.served, st.came-st.served
+	r.Requests.Traced, r.Traced = st.tracedCount, st.traced
 	r.Tokens.Prompt, r.Tokens.Generated, r.Tokens.Stale = st.prefillTokens, st.tokens, st.stale
 	if r.Seconds > 0 {
 		r.Tokens.PerSecond = float64(st.tokens) / r.Seconds
