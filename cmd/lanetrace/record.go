@@ -14,7 +14,9 @@ import (
 )
 
 type recordCmd struct {
-	Out    string      `help:"File to write (recordings end in .ltrec)." required:"" placeholder:"FILE"`
+	Out    string      `short:"o" help:"File to write (recordings end in .ltrec)." required:"" placeholder:"FILE"`
+	Last   period      `help:"Write what the rings still hold of the time just past, at most so long, and end at once." placeholder:"D"`
+	Format format      `help:"With --last: chrome (trace events, which https://ui.perfetto.dev opens), text or otlp-json (default chrome)." placeholder:"text|otlp-json|chrome"`
 	Engine engineMatch `help:"Record only this engine: a service name, an executable or the beginning of a run id." placeholder:"E"`
 	Force  bool        `help:"Write over a file that is there."`
 	dirFlags
@@ -26,6 +28,17 @@ const (
 	flushEvery    = time.Second
 	progressEvery = 10 * time.Second
 )
+
+// Validate implements kong's validation.
+func (c *recordCmd) Validate() error {
+	switch {
+	case c.Last != 0 && c.Duration != 0:
+		return errors.New("--last writes what is past, --duration what is to come: give one of them")
+	case c.Last == 0 && c.Format != "":
+		return errors.New("--format is for --last; a recording is played in any format by replay")
+	}
+	return nil
+}
 
 // Run records until a signal comes or the duration is over.
 func (c *recordCmd) Run(a *app) (err error) {
@@ -42,6 +55,9 @@ func (c *recordCmd) Run(a *app) (err error) {
 				return fmt.Errorf("replace recording: %w", err)
 			}
 		}
+	}
+	if c.Last != 0 {
+		return c.past(a, dir)
 	}
 	w, err := recording.Create(c.Out, recording.Options{Writer: program})
 	if errors.Is(err, os.ErrExist) {

@@ -60,8 +60,9 @@ func (c *replayCmd) Run(a *app) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, sink.close()) }()
-	window := &window{next: sink.exporter, sinceUnixNS: c.Since.unixNS(), untilUnixNS: c.Until.unixNS(), ends: runs.dir}
-	po := collector.ProcessorOptions{Exporter: window, Logger: a.log.slog(true), Selector: collector.SelectAll{}}
+	left := new(leftOut)
+	win := window{next: sink.exporter, sinceUnixNS: c.Since.unixNS(), untilUnixNS: c.Until.unixNS(), ends: runs.dir, left: left}
+	po := collector.ProcessorOptions{Logger: a.log.slog(true), Selector: collector.SelectAll{}}
 	if sink.live || c.Select {
 		po.Selector = collector.LiveSelector{OneInN: int(c.Every)}
 	}
@@ -76,6 +77,11 @@ func (c *replayCmd) Run(a *app) (err error) {
 	for _, r := range runs.list {
 		there = append(there, r.info)
 		if c.Engine.picks(r.info) {
+			w := win
+			if runs.dir {
+				w.startUnixNS = r.startUnixNS
+			}
+			po.Exporter = &w
 			p.waiting = append(p.waiting, &replayRun{playable: r, options: po})
 		}
 	}
@@ -94,9 +100,7 @@ func (c *replayCmd) Run(a *app) (err error) {
 		return sink.wait(a.ctx)
 	}
 	err = p.play(a.ctx)
-	if window.open > 0 {
-		a.say("%s steps were still under way where the recordings end: they were left out", report.Count(window.open))
-	}
+	left.say(a)
 	if err == nil {
 		err = runs.damage
 	}
@@ -152,29 +156,63 @@ func (c *replayCmd) open() (playables, error) {
 	return ps, nil
 }
 
-// window passes on the steps of a span of time.
+// window passes on the steps, and the requests that ended, of a span of time.
 type window struct {
 	next                     collector.Exporter
 	sinceUnixNS, untilUnixNS int64 // 0: no bound
+	// startUnixNS is where playing begins. Of a request that began before it steps
+	// are missing.
+	startUnixNS int64
 	// ends: steps that were under way where the recordings end are left out. Whole
 	// ones may come, or have come, from whoever reads on.
 	ends bool
-	open uint64 // those steps
+	left *leftOut
+}
+
+// leftOut is what a replay does not send although it lies within the time.
+type leftOut struct{ steps, requests uint64 }
+
+func (l *leftOut) say(a *app) {
+	if l.steps > 0 {
+		a.say("%s steps were still under way where the recordings end: they were left out", report.Count(l.steps))
+	}
+	if l.requests > 0 {
+		a.say("%s requests began before what was played: their summaries were left out", report.Count(l.requests))
+	}
+}
+
+func (w *window) holds(startUnixNS, endUnixNS int64) bool {
+	return (w.sinceUnixNS == 0 || endUnixNS >= w.sinceUnixNS) && (w.untilUnixNS == 0 || startUnixNS <= w.untilUnixNS)
 }
 
 // Export implements collector.Exporter.
 func (w *window) Export(s *collector.Step, reason collector.ExportReason) {
 	start, end := s.Bounds()
-	out := w.sinceUnixNS != 0 && s.UnixNS(end) < w.sinceUnixNS || w.untilUnixNS != 0 && s.UnixNS(start) > w.untilUnixNS
-	if !out && w.ends && s.Incomplete == collector.IncompleteDetach {
-		w.open++
-		out = true
+	in := w.holds(s.UnixNS(start), s.UnixNS(end))
+	if in && w.ends && s.Incomplete == collector.IncompleteDetach {
+		w.left.steps++
+		in = false
 	}
-	if out {
+	if !in {
 		s.Engine.Ledger().NotSelect(collector.NotWanted, s.Units())
 		return
 	}
 	w.next.Export(s, reason)
+}
+
+// ExportRequest implements collector.RequestExporter.
+func (w *window) ExportRequest(r *collector.Request) {
+	in := w.holds(r.UnixNS(r.EndNS), r.UnixNS(r.EndNS))
+	if in && (r.UnixNS(r.BeginNS) < w.startUnixNS || w.ends && r.StepsOpen > 0) {
+		w.left.requests++
+		in = false
+	}
+	x, ok := w.next.(collector.RequestExporter)
+	if !in || !ok {
+		r.Engine.Ledger().NotSelect(collector.NotWanted, 1)
+		return
+	}
+	x.ExportRequest(r)
 }
 
 // Forget lets the exporter behind it let go of an engine.
@@ -347,17 +385,22 @@ func (c *replayCmd) sink(a *app) (*sink, error) {
 			return nil, fmt.Errorf("OTLP is %s", a.otlpText(c.OTLPEndpoint))
 		}
 	}
+	return a.fileSink(c.Format, c.Out)
+}
+
+// fileSink writes in a format, to a file or, if none is named, to standard output.
+func (a *app) fileSink(f format, path string) (*sink, error) {
 	out, closeOut := a.stdout, func() error { return nil }
-	if c.Out != "" {
-		f, err := os.Create(c.Out)
+	if path != "" {
+		f, err := os.Create(path)
 		if err != nil {
-			return nil, bareOpen(c.Out, err)
+			return nil, bareOpen(path, err)
 		}
 		out, closeOut = f, f.Close
 	}
 	s := &sink{wait: func(context.Context) error { return nil }}
 	var end io.Closer
-	switch c.Format {
+	switch f {
 	case formatOTLPJSON:
 		j := otlp.NewJSONWriter(bufio.NewWriter(out), otlp.JSONOptions{Version: lanetrace.Version})
 		s.exporter, end = j, j

@@ -1,0 +1,120 @@
+package main
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"time"
+
+	"github.com/lanetrace/lanetrace/collector"
+	"github.com/lanetrace/lanetrace/internal/report"
+	"github.com/lanetrace/lanetrace/spanring"
+)
+
+// past writes what the rings still hold of the time just past: every step that
+// ended in it, and those that are under way.
+func (c *recordCmd) past(a *app, dir spanring.Dir) (err error) {
+	if _, err := os.Lstat(c.Out); err == nil {
+		return fmt.Errorf("%s exists: give another --out, or --force to write over it", c.Out)
+	}
+	rings, err := dir.List()
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	sink, err := a.fileSink(cmp.Or(c.Format, formatChrome), c.Out)
+	if err != nil {
+		return err
+	}
+	since := time.Now().Add(-time.Duration(c.Last)).UnixNano()
+	w := &counting{window: window{next: sink.exporter, sinceUnixNS: since, left: new(leftOut)}}
+	var seen []spanring.Info
+	engines := 0
+	for _, path := range rings {
+		var ok bool
+		var i spanring.Info
+		i, ok, err = c.pastOf(a, path, w)
+		if err != nil {
+			break
+		}
+		if i != (spanring.Info{}) {
+			seen = append(seen, i)
+		}
+		if ok {
+			engines++
+		}
+	}
+	err = errors.Join(err, sink.close())
+	switch {
+	case err != nil:
+		return err
+	case engines == 0:
+		return errors.Join(c.Engine.none(dir.Path, seen), os.Remove(c.Out))
+	case w.steps == 0:
+		a.say("wrote %s: the rings hold no step of the last %v", c.Out, time.Duration(c.Last))
+		return nil
+	}
+	reach := time.Duration(time.Now().UnixNano() - w.firstUnixNS).Round(time.Second)
+	text := fmt.Sprintf("%s steps of %d engines", report.Count(w.steps), engines)
+	if engines == 1 {
+		text = fmt.Sprintf("%s steps of 1 engine", report.Count(w.steps))
+	}
+	a.say("wrote %s: %s, the oldest of %v ago", c.Out, text, reach)
+	return nil
+}
+
+// pastOf writes what one ring holds, if its engine is picked. ok is false when it
+// is not.
+func (c *recordCmd) pastOf(a *app, path string, w *counting) (info spanring.Info, ok bool, err error) {
+	r, err := spanring.Open(path, spanring.ReaderOptions{})
+	if err != nil {
+		if !errors.Is(err, fs.ErrNotExist) {
+			a.say("warning: cannot read ring %s: %s", path, oneLine(err.Error()))
+		}
+		return info, false, nil
+	}
+	src := collector.NewRingSource(r)
+	if info, err = src.Info(); err != nil {
+		return info, false, errors.Join(err, src.Close())
+	}
+	alive, err := src.Alive()
+	if !c.Engine.picks(info) || c.Engine == "" && (err != nil || !alive) {
+		return info, false, src.Close()
+	}
+	p, err := collector.NewProcessor(src, collector.ProcessorOptions{Exporter: w, Selector: collector.SelectAll{}, Logger: a.log.slog(true)})
+	if err != nil {
+		return info, false, errors.Join(err, src.Close())
+	}
+	defer func() { err = errors.Join(err, p.Close()) }()
+	// What is there now and no more: the engine writes on.
+	if _, _, err := src.Poll(nil); err != nil {
+		return info, false, err
+	}
+	published := src.Account().Published
+	for a.ctx.Err() == nil {
+		n, done, err := p.Poll()
+		if acc := src.Account(); err != nil || done || n == 0 || acc.Received+acc.Lost+acc.Missed >= published {
+			return info, true, err
+		}
+	}
+	return info, false, a.ctx.Err()
+}
+
+// counting counts the steps that a window lets through.
+type counting struct {
+	window
+	steps       uint64
+	firstUnixNS int64
+}
+
+// Export implements collector.Exporter.
+func (w *counting) Export(s *collector.Step, reason collector.ExportReason) {
+	if start, end := s.Bounds(); w.holds(s.UnixNS(start), s.UnixNS(end)) {
+		if at := s.UnixNS(start); w.steps == 0 || at < w.firstUnixNS {
+			w.firstUnixNS = at
+		}
+		w.steps++
+	}
+	w.window.Export(s, reason)
+}
