@@ -1,0 +1,188 @@
+package agent
+
+import (
+	"fmt"
+	"math"
+	"testing"
+	"time"
+
+	"github.com/lanetrace/lanetrace/spanring"
+)
+
+// landed gives the landed spans by step and ordinal.
+func (e *hubRig) landed() map[[2]uint64]spanring.Span {
+	e.t.Helper()
+	out := map[[2]uint64]spanring.Span{}
+	for _, en := range e.entries() {
+		if !en.Words.Kind().IsSpan() {
+			continue
+		}
+		s, err := en.Words.Span()
+		if err != nil {
+			e.t.Fatal(err)
+		}
+		out[[2]uint64{s.Step, uint64(s.Ordinal)}] = s
+	}
+	return out
+}
+
+// Starts lie where the stand-in really stamped them, within the published uncertainty,
+// on a clock with another zero that drifts; durations are what was stamped.
+func TestHubClockAgainstTruth(t *testing.T) {
+	for _, c := range []struct {
+		offset time.Duration
+		ppb    int64
+	}{{0, 0}, {-time.Hour, 11_800}, {12345 * time.Second, -90_000}} {
+		t.Run(fmt.Sprint(c.offset, c.ppb), func(t *testing.T) {
+			e := newHubRig(t, hubOptions{level: "off"})
+			e.script(fmt.Sprintf("clock %d %d\n level 2 = 2", c.offset.Nanoseconds(), c.ppb))
+			const steps = 60
+			var truth [steps][2]int64
+			for i := range steps {
+				e.script("step 0\n begin 0 0 1 0 = 1\n launch 0 0\n end 0\n endstep 0\n drain = 0")
+				var r, q int
+				if _, err := fmt.Sscan(e.do("truth 0"), &r, &q, &truth[i][0], &truth[i][1]); err != nil || r != 0 || q != 0 {
+					t.Fatalf("truth of step %d: %d %d %v", i, r, q, err)
+				}
+				e.do("sleepms 25") // so that several anchors are taken
+			}
+			spans := e.landed()
+			var worst, widest, fine float64
+			for i := range steps {
+				s, ok := spans[[2]uint64{uint64(i + 1), 1}]
+				if !ok {
+					t.Fatalf("step %d has not landed: %v", i+1, namedCounters(e.counters(), nil))
+				}
+				off := math.Abs(float64(s.StartMonoNS - truth[i][0]))
+				// The truth itself is stamped in ticks.
+				if off > float64(s.PlaceUncertaintyNS)+32 {
+					t.Errorf("step %d is placed %d ns off, ± %d ns", i+1, s.StartMonoNS-truth[i][0], s.PlaceUncertaintyNS)
+				}
+				// Milliseconds in 32 bits.
+				if d := int64(s.RawNS) - truth[i][1]; d > 1 || d < -1 {
+					t.Errorf("step %d took %d ns, want %d", i+1, s.RawNS, truth[i][1])
+				}
+				if s.EnqueueMonoNS() > truth[i][0] {
+					t.Errorf("step %d was enqueued after it began", i+1)
+				}
+				worst, widest = max(worst, off), max(widest, float64(s.PlaceUncertaintyNS))
+				if i == steps-1 {
+					fine = float64(s.PlaceUncertaintyNS)
+				}
+			}
+			counters := e.counters()
+			if counters[spanring.CtrAnchors] < 2 {
+				t.Errorf("%d anchors in %d steps", counters[spanring.CtrAnchors], steps)
+			}
+			cs, err := e.read.Contexts()
+			if err != nil || len(cs) != 1 {
+				t.Fatal(cs, err)
+			}
+			if cs[0].Capability != 90 || cs[0].Slots != 4096 || cs[0].UUIDText() == "GPU-00000000-0000-0000-0000-000000000000" {
+				t.Errorf("context %+v", cs[0])
+			}
+			t.Logf("worst %.0f ns off; uncertainty %.0f ns at the widest, %.0f ns at the end; rate %d ppb; %d anchors, %d given up",
+				worst, widest, fine, cs[0].RatePPB, counters[spanring.CtrAnchors], counters[spanring.CtrAnchorsGivenUp])
+		})
+	}
+}
+
+// No anchor is taken while nothing is in flight, and no driver call is made.
+func TestHubIdleAsksNothing(t *testing.T) {
+	e := newHubRig(t, hubOptions{level: "lane"})
+	e.script("step 0\n begin 0 0 1 0 = 1\n end 0\n endstep 0\n drain = 0")
+	before := e.do("allcalls")
+	e.script("sleepms 700\n harvest")
+	e.want("allcalls", before)
+}
+
+// The constant is measured where the stand-in is what an H200 is; where the driver
+// refuses the spin kernel it is assumed.
+func TestHubCalibration(t *testing.T) {
+	check := func(e *hubRig, kinds ...spanring.Calibration) spanring.ContextState {
+		t.Helper()
+		cs, err := e.read.Contexts()
+		if err != nil || len(cs) != 1 {
+			t.Fatal(cs, err)
+		}
+		for _, k := range kinds {
+			if cs[0].Calibration == k {
+				return cs[0]
+			}
+		}
+		t.Errorf("calibration %v, want one of %v", cs[0].Calibration, kinds)
+		return cs[0]
+	}
+	var state spanring.ContextState
+	for range 5 { // a machine that is busy otherwise makes it noisy
+		e := newHubRig(t, hubOptions{level: "off"})
+		e.script("afterrecord 1580\n level 2 = 2")
+		state = check(e, spanring.CalibrationMeasured, spanring.CalibrationAssumed)
+		if state.Calibration == spanring.CalibrationMeasured {
+			break
+		}
+	}
+	if state.Calibration != spanring.CalibrationMeasured {
+		t.Skip("never quiet enough to measure")
+	}
+	if d := int64(state.ConstantNS) - 3040; d > 64 || d < -64 {
+		t.Errorf("constant %d ns, want about 3,040", state.ConstantNS)
+	}
+	t.Logf("constant %d ns, spread %d ns", state.ConstantNS, state.SpreadNS)
+
+	e := newHubRig(t, hubOptions{level: "off", env: []string{"LANETRACE_KERNEL_SPAN_EVERY=1"}})
+	e.script("afterrecord 1580\n fail cuModuleLoadDataEx 218 0 0\n level 3 = 3")
+	if s := check(e, spanring.CalibrationAssumed); s.ConstantNS != 3040 {
+		t.Errorf("assumed constant %d ns", s.ConstantNS)
+	}
+	e.script("heal\n kernelns 20000\n step 0 = 1 1\n begin 0 0 1 0 = 1\n launch 0 0\n launch 0 0\n end 0\n endstep 0\n drain = 0")
+	spans := e.landed()
+	for _, o := range []uint64{2, 3} {
+		s := spans[[2]uint64{1, o}]
+		if s.Gap == spanring.GapQueued && (s.DurationNS() < 19_900 || s.DurationNS() > 20_100) {
+			t.Errorf("kernel of 20 µs: %d ns of %d ns", s.DurationNS(), s.RawNS)
+		}
+		if s.CorrectionNS != 3040 || s.DurationUncertaintyNS < 133 {
+			t.Errorf("kernel: %+v", s)
+		}
+	}
+	if s := spans[[2]uint64{1, 1}]; s.CorrectionNS != 0 || s.Calibration != spanring.CalibrationNone {
+		t.Errorf("a lane is corrected: %+v", s)
+	}
+}
+
+// One step in KernelSpanEvery is armed, fewer when armed work would cost more than
+// KernelBudget of the step time.
+func TestHubArming(t *testing.T) {
+	e := newHubRig(t, hubOptions{level: "kernel", env: []string{"LANETRACE_KERNEL_SPAN_EVERY=4", "LANETRACE_KERNEL_BUDGET=0.9"}})
+	var armed []int
+	for i := 1; i <= 12; i++ {
+		if got := e.do("step 0"); got == fmt.Sprint(i, " 1") {
+			armed = append(armed, i)
+		}
+		e.script("endstep 0")
+	}
+	if fmt.Sprint(armed) != "[4 8 12]" {
+		t.Errorf("armed steps %v, want one in four", armed)
+	}
+	if info, err := e.read.Info(); err != nil || info.KernelEvery != 4 {
+		t.Errorf("%+v, %v", info, err)
+	}
+	// Those asked for come first, and are told apart.
+	e.script("arm 2\n step 0 = 13 1\n endstep 0\n step 0 = 14 1\n endstep 0\n step 0 = 15 0\n endstep 0")
+
+	// Ten launches of 3.5 µs in a step of 5 ms at a budget of one in a thousand: one in
+	// seven, rounded up.
+	e = newHubRig(t, hubOptions{level: "kernel", env: []string{"LANETRACE_KERNEL_SPAN_EVERY=2", "LANETRACE_KERNEL_BUDGET=0.001"}})
+	e.script("step 0 = 1 0\n sleepms 5\n endstep 0\n step 0 = 2 1")
+	for range 10 {
+		e.want("launch 0 0", "1")
+	}
+	e.script("endstep 0\n drain = 0")
+	info, err := e.read.Info()
+	if err != nil || info.KernelEvery > 7 || info.KernelEvery < 3 {
+		t.Errorf("one in %d after ten launches in 5 ms at 0.1 %%, want about 7 (%v)", info.KernelEvery, err)
+	}
+	t.Logf("one step in %d", info.KernelEvery)
+	e.balanced(0)
+}
