@@ -118,6 +118,12 @@ var (
 		"Complete steps by what limited them: the host's launches, the GPU's work, or nothing that can be told from their spans.")
 	mStepsOpen = define(gSteps, TypeGauge, "steps.open", "{step}", "engine",
 		"Steps that the sidecar holds open.")
+	mRequestsEnded = define(gSteps, TypeCounter, "requests.ended", "{request}", "engine",
+		"Requests that ended, of those whose traces are recorded.")
+	mRequestsOpen = define(gSteps, TypeGauge, "requests.open", "{request}", "engine",
+		"Requests of which the sidecar gathers the steps.")
+	mRequestsEvicted = define(gSteps, TypeCounter, "requests.evicted", "{request}", "engine",
+		"Requests that had not ended when they made room for others: their summaries lack the steps from before.")
 
 	mLaneDuration = define(gGPU, TypeHistogram, "gpu.lane.duration", "s", "engine lane",
 		"A lane on the GPU, by its event pair; lanes of armed steps left out.")
@@ -233,7 +239,7 @@ var (
 	mSidePending = define(gSidecar, TypeGauge, "sidecar.spans.pending", "{span}", "engine",
 		"Spans in open steps and in the export queue.")
 
-	mInfo = define(gEngine, TypeGauge, "engine.info", "", "engine run_id pid executable service producer gpu gpu_name rank_data rank_tensor rank_pipeline rank_expert",
+	mInfo = define(gEngine, TypeGauge, "engine.info", "", "engine run_id pid executable service producer gpu gpu_name model rank_data rank_tensor rank_pipeline rank_expert",
 		"Always 1; its labels say which run stands behind the label engine. A rank that is not known is empty.")
 	mUp = define(gEngine, TypeGauge, "engine.up", "", "engine",
 		"1 while the engine lives, 0 after its end until its series end.")
@@ -366,9 +372,27 @@ executable), rank and GPU, and a number where live engines would be called the s
 behind it says ` + "`lanetrace_engine_info`" + `. Series of an engine end some minutes after the engine.
 
 `)
-	fmt.Fprintf(&b, "Histogram buckets, upper bounds: lanes, steps and queue delays %s to %s in %d steps, kernels and graphs %s to %s in %d.\n",
+	fmt.Fprintf(&b, `Histogram buckets, upper bounds: lanes, steps and queue delays %s to %s in %d steps, kernels and graphs %s to %s in
+%d. With `+"`--histograms exponential`"+` lanes, steps and queue delays have exponential buckets besides, %d a doubling (scale %d):
+OTLP sends those alone; a Prometheus server that scrapes native histograms gets them with the classic buckets beside
+them, any other the classic ones.
+
+Steps and lanes carry exemplars, in OpenMetrics and over OTLP: trace and span of a step of which a receiver took every
+span, the latest of each bucket, for %d minutes.
+
+Armed steps have series of their own, with `+"`armed`"+` in the name: timing each kernel costs time, which is to be nobody's
+p99. Kernels are timed on armed steps only; the rules in `+"`dashboards/prometheus/recording.yml`"+` scale them to all steps.
+
+The %d kernels, %d graphs and %d call sites that matter most have series of their own (`+"`--top-kernels`, `--top-sites`"+`); the
+rest is `+"`other`"+`. What becomes one of them later starts from where it was, or from 0 with a start time of its own.
+
+Over OTLP each engine is a resource, the one of its traces: service, instance (the run), host, process, GPU; the
+sidecar's own metrics are of the sidecar's resource. Counters that the engine keeps start with its run, the others when
+the sidecar began to read it. In Prometheus dots in names and labels are underscores.
+`,
 		secondsText(stepBounds[0]), secondsText(stepBounds[len(stepBounds)-1]), len(stepBounds),
-		secondsText(kernelBounds[0]), secondsText(kernelBounds[len(kernelBounds)-1]), len(kernelBounds))
+		secondsText(kernelBounds[0]), secondsText(kernelBounds[len(kernelBounds)-1]), len(kernelBounds),
+		perDoubling, exponentialScale, int(exemplarLife.Minutes()), DefaultTopKernels, DefaultTopKernels, DefaultTopSites)
 	group := ""
 	for _, m := range metrics {
 		if m.group != group {

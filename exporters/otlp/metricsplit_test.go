@@ -312,6 +312,58 @@ func TestRestartIsNoReset(t *testing.T) {
 	}
 }
 
+// taker takes every step at once.
+type taker struct{}
+
+func (taker) Export(s *collector.Step, _ collector.ExportReason) {
+	collector.NoteTrace(s).Took()
+	s.Engine.Ledger().Export(s.Units())
+}
+
+// TestExemplarsOverOTLP: exemplars arrive with their ids and values, in both forms.
+func TestExemplarsOverOTLP(t *testing.T) {
+	for _, form := range []collector.HistogramForm{collector.HistogramsExplicit, collector.HistogramsExponential} {
+		srv, addr := newMetricServer(t)
+		s := newSidecar(t, srv, addr, "h", collector.InstrumentOptions{Histograms: form})
+		src := &today{source{info: testInfo, names: map[spanring.NameID]spanring.Name{2: {Kind: spanring.NameLane, Text: "decode"}}}}
+		p, err := collector.NewProcessor(src, collector.ProcessorOptions{Instruments: s.ins, Exporter: taker{}, Selector: collector.SelectAll{}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer p.Close()
+		src.push(simpleStep(1, 1)...)
+		poll(t, p)
+		rm := s.push()[testInfo.RunID.String()]
+		for name, want := range map[string]struct {
+			span  collector.SpanID
+			value float64
+		}{
+			"lanetrace.step.duration":     {collector.StepTraceID(testRun, 1).RootID(), 50e-6},
+			"lanetrace.gpu.lane.duration": {collector.StepTraceID(testRun, 1).SpanID(1), 900e-9},
+		} {
+			m := metricOf(t, rm, name)
+			var es []*metricpb.Exemplar
+			for _, d := range m.GetHistogram().GetDataPoints() {
+				es = append(es, d.Exemplars...)
+			}
+			for _, d := range m.GetExponentialHistogram().GetDataPoints() {
+				es = append(es, d.Exemplars...)
+			}
+			if len(es) != 1 {
+				t.Errorf("%v: %s has %d exemplars", form, name, len(es))
+				continue
+			}
+			e := es[0]
+			if collector.TraceID(e.TraceId) != collector.StepTraceID(testRun, 1) || collector.SpanID(e.SpanId) != want.span || e.GetAsDouble() != want.value {
+				t.Errorf("%v: %s has %v", form, name, e)
+			}
+			if age := time.Since(time.Unix(0, int64(e.TimeUnixNano))); age < -time.Minute || age > time.Minute {
+				t.Errorf("%v: %s is of %v ago", form, name, age)
+			}
+		}
+	}
+}
+
 // TestExponentialOverOTLP: the exponential buckets arrive as such.
 func TestExponentialOverOTLP(t *testing.T) {
 	srv, addr := newMetricServer(t)
