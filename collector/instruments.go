@@ -426,6 +426,9 @@ func (e *Engine) observeSummary(o observation) {
 		o.n(mStepsExported, s.exported[i+1], a.exported[i])
 	}
 	o.n(mStepsOpen, uint64(s.openSteps), a.engine)
+	o.n(mRequestsEnded, e.requests.Ended, a.engine)
+	o.n(mRequestsOpen, e.requests.Open, a.engine)
+	o.n(mRequestsEvicted, e.requests.Evicted, a.engine)
 	for i, v := range []uint64{s.malformed, s.lateEntries, s.otherEntries} {
 		o.n(mEntriesIgnored, v, a.ignored[i])
 	}
@@ -468,6 +471,7 @@ func (e *Engine) observeInfo(o observation) {
 		attribute.String("producer", CleanText(i.Producer)),
 		attribute.String(labelGPU, CleanText(i.GPUUUID)),
 		attribute.String("gpu_name", CleanText(i.GPUName)),
+		attribute.String("model", CleanText(i.Model)),
 		attribute.String("rank_data", rank(i.Rank.Data)),
 		attribute.String("rank_tensor", rank(i.Rank.Tensor)),
 		attribute.String("rank_pipeline", rank(i.Rank.Pipeline)),

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -552,5 +553,41 @@ func TestRequestsDoNotAllocate(t *testing.T) {
 	}
 	if c := p.Engine().Requests(); c.Ended != uint64(16*i) || c.Open > 2 {
 		t.Errorf("%+v", c)
+	}
+}
+
+// TestRequestMetrics: they are there from the start, and the info metric names
+// model and ranks.
+func TestRequestMetrics(t *testing.T) {
+	in, r := instruments(t, InstrumentOptions{})
+	src := newMemSource("a")
+	src.info.Model, src.info.Rank = "org/\nmodel", spanring.Rank{Data: 3, Tensor: 0, Pipeline: -1, Expert: -1}
+	p, _ := exporting(t, src, ProcessorOptions{Instruments: in, MaxOpenRequests: 2})
+	check := func(ended, open, evicted float64) {
+		t.Helper()
+		m := allMetrics(t, r)
+		got := []float64{m["requests.ended"], m["requests.open"], m["requests.evicted"]}
+		if _, ok := m["requests.evicted"]; !ok {
+			t.Error("there is no metric of evicted requests")
+		}
+		if d := cmp.Diff([]float64{ended, open, evicted}, got); d != "" {
+			t.Errorf("(-want +got):\n%s", d)
+		}
+	}
+	check(0, 0, 0)
+	src.push(begin(1, 1), link(1, 1), link(1, 2), link(1, 3), linkedEnd(1, 1, 2, 0, 3))
+	pollAll(t, p)
+	check(0, 2, 1)
+	src.push(requestEnd(3, 1, 5))
+	pollAll(t, p)
+	check(1, 1, 1)
+	found := false
+	for k, v := range allMetrics(t, r) {
+		if strings.HasPrefix(k, "engine.info ") {
+			found = v == 1 && strings.Contains(k, " model=org/ model ") && strings.Contains(k, " rank_data=3 ") && strings.Contains(k, " rank_pipeline= ") && strings.Contains(k, " rank_tensor=0 ")
+		}
+	}
+	if !found {
+		t.Errorf("no info with model and ranks in %v", allMetrics(t, r))
 	}
 }
