@@ -27,8 +27,8 @@ type Collector struct {
 	*server
 	OTLP     string // URL of its OTLP receiver over gRPC
 	OTLPHTTP string // and over HTTP
-	spans    string // file
-	points   string // file
+	spans    follower[Span]
+	points   follower[Point]
 }
 
 // StartCollector starts a Collector and waits until it is ready.
@@ -37,7 +37,8 @@ func StartCollector(tb testing.TB, o CollectorOptions) *Collector {
 	c := &Collector{}
 	c.server = start(tb, plan{name: "collector", ports: 3, make: func(dir string, p []int) ([]string, string, error) {
 		c.OTLP, c.OTLPHTTP = "http://"+local(p[0]), "http://"+local(p[1])
-		c.spans, c.points = filepath.Join(dir, "spans.jsonl"), filepath.Join(dir, "points.jsonl")
+		c.spans = follower[Span]{name: filepath.Join(dir, "spans.jsonl"), decode: DecodeSpans}
+		c.points = follower[Point]{name: filepath.Join(dir, "points.jsonl"), decode: DecodePoints}
 		if err := os.Mkdir(filepath.Join(dir, "queue"), 0o700); err != nil {
 			return nil, "", err
 		}
@@ -84,20 +85,47 @@ service:
 		strings.Join(traces, ", "), strings.Join(metrics, ", "))
 }
 
-// Spans are all spans that the Collector has written so far.
-func (c *Collector) Spans() ([]Span, error) { return decodeFile(c.spans, DecodeSpans) }
+// Spans are all spans that the Collector has written so far. The slice is the
+// Collector's: it may be read, not changed.
+func (c *Collector) Spans() ([]Span, error) { return c.spans.read() }
 
-// Points are all data points of metrics that it has written so far.
-func (c *Collector) Points() ([]Point, error) { return decodeFile(c.points, DecodePoints) }
+// Points are all data points of metrics that it has written so far, likewise.
+func (c *Collector) Points() ([]Point, error) { return c.points.read() }
 
-// decodeFile decodes the whole lines of a file that is being written.
-func decodeFile[T any](name string, decode func([]byte) ([]T, error)) ([]T, error) {
-	b, err := os.ReadFile(name)
+// follower decodes a file of lines that grows, each line once.
+type follower[T any] struct {
+	name   string
+	decode func([]byte) ([]T, error)
+
+	off int64 // what is decoded
+	all []T
+}
+
+// read decodes the whole lines that came since the last time, and returns
+// everything.
+func (f *follower[T]) read() ([]T, error) {
+	file, err := os.Open(f.name)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
 	if err != nil {
 		return nil, err
 	}
-	return decode(b[:bytes.LastIndexByte(b, '\n')+1])
+	defer file.Close() //nolint:errcheck // it was read
+	st, err := file.Stat()
+	if err != nil {
+		return nil, err
+	}
+	b := make([]byte, st.Size()-f.off)
+	if _, err := file.ReadAt(b, f.off); err != nil {
+		return nil, fmt.Errorf("read %s: %w", f.name, err)
+	}
+	b = b[:bytes.LastIndexByte(b, '\n')+1]
+	more, err := f.decode(b)
+	if err != nil {
+		return nil, fmt.Errorf("%s after %d bytes: %w", f.name, f.off, err)
+	}
+	f.off += int64(len(b))
+	f.all = append(f.all, more...)
+	return f.all, nil
 }

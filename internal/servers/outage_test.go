@@ -6,17 +6,20 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/lanetrace/lanetrace/collector"
 	"github.com/lanetrace/lanetrace/internal/servers"
 )
 
 // A Collector that is killed and comes again: what waits meanwhile is sent then,
 // and when the outage is longer than the queue, what arrived and what the account
-// calls lost are together all that was to be sent, to the span.
+// calls lost are together all that was to be sent, to the span. What was lost is
+// then sent again from what the sidecar kept.
 func TestCollectorOutage(t *testing.T) {
 	c := servers.StartCollector(t, servers.CollectorOptions{})
-	dir := servers.RingDir(t)
-	side := built.Sidecar(t, dir, []string{"OTEL_METRICS_EXPORTER=none"}, "--every", "1", "--otlp-endpoint", c.OTLP)
+	dir, kept := servers.RingDir(t), servers.RingDir(t)
+	side := built.Sidecar(t, dir, []string{"OTEL_METRICS_EXPORTER=none"}, "--every", "1", "--keep", kept, "--otlp-endpoint", c.OTLP)
 	engine := func(kernels bool, args ...string) string {
 		t.Helper()
 		env := []string{"LANETRACE_LEVEL=lane"}
@@ -48,7 +51,7 @@ func TestCollectorOutage(t *testing.T) {
 	// One that it does not outlast costs the oldest spans, and the account says how
 	// many.
 	c.Kill()
-	id = engine(true, "--duration", "8s")
+	id = engine(true, "--requests", "300")
 	c.Restart()
 	a = side.SettledRun(id)
 	s := a.Sidecar
@@ -56,7 +59,51 @@ func TestCollectorOutage(t *testing.T) {
 		t.Errorf("a queue that is full: %+v", s)
 	}
 	t.Logf("of %d spans %d were exported, %d lost", s.Received, s.Exported, s.Dropped["queue_full"])
-	arrivedOf(t, c, a)
+	before := len(arrivedOf(t, c, a))
+
+	// Sent again, it is all there, and what had arrived before is the same.
+	built.Run(t, nil, "replay", "--since", "10m", "--engine", id, "--every", "1", "--otlp-endpoint", c.OTLP, kept)
+	spans := make(map[string]servers.Span)
+	var again, differ int
+	servers.Poll(t, "the spans that were lost", func() error {
+		all, err := c.Spans()
+		if err != nil {
+			return err
+		}
+		clear(spans)
+		again, differ = 0, 0
+		for _, s := range all {
+			if s.Resource["service.instance.id"].Text != id {
+				continue
+			}
+			key := s.TraceID + "/" + s.SpanID
+			if old, ok := spans[key]; ok {
+				again++
+				if diff := cmp.Diff(old, s); diff != "" {
+					if differ++; differ == 1 {
+						t.Logf("span %s came again and differs (-before +again):\n%s", s.Name, diff)
+					}
+				}
+			}
+			spans[key] = s
+		}
+		if n := distinct(spans); n < a.Sidecar.Received || again < before {
+			return fmt.Errorf("%d of %d, %d of %d again", n, a.Sidecar.Received, again, before)
+		}
+		return nil
+	})
+	if n := distinct(spans); n != a.Sidecar.Received || again != before || differ != 0 {
+		t.Errorf("%d different spans, want %d; %d of the %d that had arrived came again, %d of them not the same",
+			n, a.Sidecar.Received, again, before, differ)
+	}
+}
+
+// distinct is how many spans the loss account counts among those.
+func distinct(spans map[string]servers.Span) (n uint64) {
+	for _, s := range spans {
+		n += accounted([]servers.Span{s})
+	}
+	return n
 }
 
 // complete fails the test unless all spans of an engine were exported and arrived.

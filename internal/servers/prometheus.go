@@ -5,8 +5,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/url"
+	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"testing"
@@ -18,7 +20,8 @@ type PrometheusOptions struct {
 	// Targets are scraped every 500 ms: HOST:PORT, or an http URL of which that part
 	// is taken.
 	Targets []string
-	// Rules are rule files, evaluated every 500 ms.
+	// Rules are rule files. They are read as they are, but for the intervals of their
+	// groups: all are evaluated every 500 ms.
 	Rules []string
 	// NativeHistograms asks for protobuf and keeps native histograms. Default: text,
 	// and classic ones.
@@ -43,7 +46,11 @@ func StartPrometheus(tb testing.TB, o PrometheusOptions) *Prometheus {
 	m.server = start(tb, plan{name: "prometheus", ports: 1, make: func(dir string, p []int) ([]string, string, error) {
 		m.URL = "http://" + local(p[0])
 		m.OTLPHTTP = m.URL + "/api/v1/otlp"
-		conf, err := write(dir, "prometheus.yml", o.config())
+		rules, err := hurriedRules(dir, o.Rules)
+		if err != nil {
+			return nil, "", err
+		}
+		conf, err := write(dir, "prometheus.yml", o.config(rules))
 		return []string{
 			"--config.file=" + conf, "--storage.tsdb.path=" + filepath.Join(dir, "data"),
 			"--web.listen-address=" + local(p[0]), "--web.enable-otlp-receiver",
@@ -62,7 +69,26 @@ func quoted(ss []string) string {
 	return "[" + strings.Join(q, ", ") + "]"
 }
 
-func (o PrometheusOptions) config() string {
+// ruleInterval is the interval of a rule group, with what stands before it.
+var ruleInterval = regexp.MustCompile(`(?m)^(\s*(?:- )?interval:).*$`)
+
+// hurriedRules copies rule files to dir, with intervals that suit a test.
+func hurriedRules(dir string, rules []string) (copies []string, err error) {
+	for i, name := range rules {
+		b, err := os.ReadFile(name)
+		if err != nil {
+			return nil, err
+		}
+		c, err := write(dir, fmt.Sprintf("rules-%d.yml", i), ruleInterval.ReplaceAllString(string(b), "$1 500ms"))
+		if err != nil {
+			return nil, err
+		}
+		copies = append(copies, c)
+	}
+	return copies, nil
+}
+
+func (o PrometheusOptions) config(rules []string) string {
 	targets := make([]string, len(o.Targets))
 	for i, t := range o.Targets {
 		if u, err := url.Parse(t); err == nil && u.Host != "" {
@@ -80,7 +106,7 @@ scrape_configs:
 storage:
   tsdb: {out_of_order_time_window: 30m}
   exemplars: {max_exemplars: 100000}
-`, quoted(o.Rules), o.NativeHistograms, quoted(targets))
+`, quoted(rules), o.NativeHistograms, quoted(targets))
 }
 
 // Sample is one series at one time. Of a native histogram Value is its count.
