@@ -9,6 +9,8 @@ type (
 	RunID = spanring.RunID
 	// Info says who a producer is.
 	Info = spanring.Info
+	// TraceContext is a request's span in its own trace.
+	TraceContext = spanring.TraceContext
 )
 
 // The kinds of spans.

@@ -8,7 +8,10 @@
 // lane that overlaps its neighbour in part lies, with its kernels, on a second or
 // third track of the same stream, and what fits on none is an asynchronous event
 // ("b" and "e") of the same name. So are the steps themselves, all called "step", because an
-// asynchronous engine begins one before the last has ended on the GPU. Spans that
+// asynchronous engine begins one before the last has ended on the GPU, and requests that ended and have
+// a trace of their own, called "request": a step names those it worked for as trace
+// and span id, and a request its steps. A request that was taken in more than a minute
+// before the first step has times under 0. Spans that
 // failed and launch diffs are instants ("i") on the host track. Device memory and
 // its slack are counters ("C"), while the engine keeps a ledger.
 //

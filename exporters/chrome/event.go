@@ -136,6 +136,19 @@ func (w *Writer) text(k, v string) {
 	w.buf = append(appendText(w.buf, v), ',')
 }
 
+// texts is an argument that is a list.
+func (w *Writer) texts(k string, n int, text func(i int) string) {
+	w.key(k)
+	w.buf = append(w.buf, '[')
+	for i := range n {
+		if i > 0 {
+			w.buf = append(w.buf, ',')
+		}
+		w.buf = appendText(w.buf, text(i))
+	}
+	w.buf = append(w.buf, "],"...)
+}
+
 func (w *Writer) int(k string, v int64) {
 	w.key(k)
 	w.buf = append(strconv.AppendInt(w.buf, v, 10), ',')

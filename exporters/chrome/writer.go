@@ -160,22 +160,25 @@ func (w *Writer) flush() error {
 	return err
 }
 
-// process is what is kept of the engine of s, which is its first step if there is
-// nothing yet.
-func (w *Writer) process(s *collector.Step) *process {
-	if p, ok := w.engines[s.Engine]; ok {
+// process is what is kept of an engine; wallOffsetNS makes Unix time of its first
+// event's.
+func (w *Writer) process(e *collector.Engine, wallOffsetNS int64) *process {
+	if p, ok := w.engines[e]; ok {
 		return p
 	}
 	w.pids++
 	p := &process{
-		pid: w.pids, offsetNS: s.WallOffsetNS - w.baseNS, host: track{tid: hostTID}, streams: make(map[streamKey]*track),
+		pid: w.pids, offsetNS: wallOffsetNS - w.baseNS, host: track{tid: hostTID}, streams: make(map[streamKey]*track),
 	}
-	w.engines[s.Engine] = p
-	w.meta(p.pid, hostTID, "process_name", "name", s.Engine.Label())
-	info := s.Engine.Info()
+	w.engines[e] = p
+	w.meta(p.pid, hostTID, "process_name", "name", e.Label())
+	info := e.Info()
 	text := "run " + info.RunID.String()
 	if info.GPUName != "" {
 		text += ", " + info.GPUName
+	}
+	if info.Model != "" {
+		text += ", " + collector.CleanText(info.Model)
 	}
 	w.meta(p.pid, hostTID, "process_labels", "labels", text)
 	w.metaInt(p.pid, hostTID, "process_sort_index", "sort_index", p.pid)
@@ -246,7 +249,7 @@ func (w *Writer) row(p *process, t *track, s *collector.Step, i int, o *placed) 
 func (w *Writer) step(s *collector.Step, reason collector.ExportReason) error {
 	startNS, endNS := s.Bounds()
 	w.begin(s.UnixNS(startNS))
-	p := w.process(s)
+	p := w.process(s.Engine, s.WallOffsetNS)
 
 	w.async(p, hostTID, "step", "step", startNS, endNS, func() { w.stepArgs(s, reason) })
 	if s.HasEnd {
@@ -344,6 +347,16 @@ func (w *Writer) stepArgs(s *collector.Step, reason collector.ExportReason) {
 	w.int("spans_dropped", int64(s.Dropped))
 	w.int("spans_missing", int64(s.Missing()))
 	w.int("spans_left_out", int64(s.LeftOut))
+	if len(s.Spans) > 0 {
+		w.int("gpu_lane_ns", s.Derived.LaneNS)
+		w.int("gpu_outside_ns", s.Derived.OutsideNS)
+	}
+	if len(s.Links) > 0 {
+		w.texts("requests", len(s.Links), func(i int) string { return requestName(&s.Links[i].TraceContext) })
+	}
+	if n := s.LinksDropped(); n > 0 {
+		w.int("requests_left_out", int64(n))
+	}
 }
 
 func spanArgs(w *Writer, s *collector.Step, sp *collector.Span) {
