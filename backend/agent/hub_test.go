@@ -94,6 +94,7 @@ func TestHubAccount(t *testing.T) {
 			level: "kernel",
 			env:   []string{"LANETRACE_KERNEL_SPAN_EVERY=1"},
 			script: `
+				hold 1
 				step 0 = 1 1
 				fail cuEventRecord 700 0 1
 				begin 0 0 1 0 = 0
@@ -108,6 +109,7 @@ func TestHubAccount(t *testing.T) {
 				launch 0 0 = 1
 				endstep 0
 				heal
+				hold 0
 				drain = 0`,
 			spans: []string{
 				"begin step=1 level=3 armed",
@@ -156,6 +158,7 @@ func TestHubAccount(t *testing.T) {
 		"unreadable, abandoned, stale and misused": {
 			level: "lane",
 			script: `
+				hold 1
 				step 0
 				begin 0 0 1 0 = 1
 				begin 1 0 1 0 = 0
@@ -164,6 +167,7 @@ func TestHubAccount(t *testing.T) {
 				end 0
 				sync
 				fail cuEventElapsedTime_v2 719 0 0
+				hold 0
 				harvest
 				heal
 				begin 1 0 2 0 = 1

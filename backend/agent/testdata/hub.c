@@ -284,6 +284,12 @@ static void act(char *text) {
     puts("0");
   } else if (is(op, "timing")) {
     printf("%d\n", lt_timing());
+  } else if (is(op, "hold")) { // the thread lands nothing and asks the driver nothing
+    if (a)
+      MUST(pthread_mutex_lock(&lt_the_hub()->context[0]->mu));
+    else
+      MUST(pthread_mutex_unlock(&lt_the_hub()->context[0]->mu));
+    puts("0");
   } else if (is(op, "harvest")) {
     lt_hub_harvest();
     puts("0");
