@@ -220,7 +220,7 @@ struct stream {
   struct stream_handle *handle;
   unsigned flags;
   int priority;
-  bool legacy, closing, stalled, idle, running, has_worker, after_record;
+  bool legacy, closing, stalled, idle, running, scheduling, has_worker, after_record;
   uint64_t thread; // per-thread default stream: whose
   struct op *head, *tail;
   int64_t free_ns;

@@ -263,8 +263,13 @@ static bool op_schedule(struct stream *s, struct op *op, int depth) {
     return true;
   for (size_t i = 0; i < op->ndeps; i++) {
     struct op *d = op->deps[i];
-    if (!d->done && d->stream != NULL && depth > 0)
+    if (!d->done && d->stream != NULL && depth > 0) {
+      // Default streams depend on each other in turns: the way back to this one
+      // must not complete the operation that is being looked at.
+      s->scheduling = true;
       stream_pump_depth(d->stream, depth - 1);
+      s->scheduling = false;
+    }
     if (!d->done)
       return false;
   }
@@ -311,7 +316,7 @@ static void stream_retire(struct stream *s, struct op *op) {
 // asks about a stream or an event calls it, so that the answer follows the
 // clock and not how soon a busy machine lets the worker run.
 static void stream_pump_depth(struct stream *s, int depth) {
-  while (s->head != NULL && !s->running && !stream_held(s)) {
+  while (s->head != NULL && !s->running && !s->scheduling && !stream_held(s)) {
     struct op *op = s->head;
     if (op->w.kind == W_GRAPH || (work_has_body(&op->w) && !op->ran) || !op_schedule(s, op, depth))
       return;
