@@ -20,22 +20,18 @@ func TestCollectorOutage(t *testing.T) {
 	c := servers.StartCollector(t, servers.CollectorOptions{})
 	dir, kept := servers.RingDir(t), servers.RingDir(t)
 	side := built.Sidecar(t, dir, []string{"OTEL_METRICS_EXPORTER=none"}, "--every", "1", "--keep", kept, "--otlp-endpoint", c.OTLP)
-	engine := func(kernels bool, args ...string) string {
+	engine := func() string {
 		t.Helper()
-		env := []string{"LANETRACE_LEVEL=lane"}
-		if kernels {
-			env = []string{"LANETRACE_LEVEL=kernel", "LANETRACE_KERNEL_SPAN_EVERY=1", "LANETRACE_KERNEL_BUDGET=1"}
-		}
-		return servers.EngineRunID(built.Engine(t, dir, env, args...))
+		return servers.EngineRunID(built.Engine(t, dir, nil, "--requests", "50"))
 	}
 
 	// Nothing wrong: everything arrives.
-	a := side.SettledRun(engine(false, "--requests", "50"))
+	a := side.SettledRun(engine())
 	complete(t, c, a)
 
 	// An outage that the queue outlasts costs nothing.
 	c.Kill()
-	id := engine(false, "--requests", "50")
+	id := engine()
 	servers.Poll(t, "spans that wait", func() error {
 		as, err := side.Accounts(t.Context())
 		for _, a := range as {
@@ -51,7 +47,20 @@ func TestCollectorOutage(t *testing.T) {
 	// One that it does not outlast costs the oldest spans, and the account says how
 	// many.
 	c.Kill()
-	id = engine(true, "--requests", "300")
+	e := built.Engine(t, dir, []string{"LANETRACE_LEVEL=kernel", "LANETRACE_KERNEL_SPAN_EVERY=1", "LANETRACE_KERNEL_BUDGET=1"}, "--duration", "10m")
+	servers.Poll(t, "a queue that is full", func() error {
+		as, err := side.Accounts(t.Context())
+		for _, a := range as {
+			if a.Sidecar.Dropped["queue_full"] > 0 {
+				return nil
+			}
+		}
+		return fmt.Errorf("accounts: %+v, %v", as, err)
+	})
+	if err := e.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	id = servers.EngineRunID(e)
 	c.Restart()
 	a = side.SettledRun(id)
 	s := a.Sidecar
