@@ -375,7 +375,8 @@ behind it says ` + "`lanetrace_engine_info`" + `. Series of an engine end some m
 	fmt.Fprintf(&b, `Histogram buckets, upper bounds: lanes, steps and queue delays %s to %s in %d steps, kernels and graphs %s to %s in
 %d. With `+"`--histograms exponential`"+` lanes, steps and queue delays have exponential buckets besides, %d a doubling (scale %d):
 OTLP sends those alone; a Prometheus server that scrapes native histograms gets them with the classic buckets beside
-them, any other the classic ones.
+them, any other the classic ones. Without the flag `+"`OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION`"+` decides. Values are
+cumulative, whatever `+"`OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE`"+` says.
 
 Steps and lanes carry exemplars, in OpenMetrics and over OTLP: trace and span of a step of which a receiver took every
 span, the latest of each bucket, for %d minutes.

@@ -51,7 +51,7 @@ func (c *demoCmd) Run(a *app) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, remove()) }()
-	s, err := a.newService(serviceOptions{listen: c.Listen, ins: c.instruments(), endpoint: c.OTLPEndpoint, dir: dir, log: a.log.slog(true)})
+	s, err := a.newService(serviceOptions{listen: c.Listen, ins: c.instruments(a.getenv), endpoint: c.OTLPEndpoint, dir: dir, log: a.log.slog(true)})
 	if err != nil {
 		return err
 	}

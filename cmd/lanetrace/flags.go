@@ -12,6 +12,7 @@ import (
 
 	"github.com/lanetrace/lanetrace"
 	"github.com/lanetrace/lanetrace/collector"
+	"github.com/lanetrace/lanetrace/exporters/otlp"
 	"github.com/lanetrace/lanetrace/exporters/recording"
 	"github.com/lanetrace/lanetrace/spanring"
 )
@@ -109,15 +110,22 @@ type everyFlag struct {
 
 // metricFlags say how metrics are made.
 type metricFlags struct {
-	Histograms collector.HistogramForm `help:"Buckets of the histograms of lanes, steps and queue delays: explicit, or exponential besides, which Prometheus stores as native histograms (default ${default})." default:"explicit" placeholder:"FORM"`
-	TopKernels positive                `help:"How many kernels, and how many graphs, of an engine have series of their own; the rest is other (default ${default})." default:"50" placeholder:"K"`
-	TopSites   positive                `help:"How many call sites of an engine have series of their own; the rest is other (default ${default})." default:"50" placeholder:"K"`
+	Histograms *collector.HistogramForm `help:"Buckets of the histograms of lanes, steps and queue delays: explicit, or exponential besides, which Prometheus stores as native histograms (default explicit, unless OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION asks for the other)." placeholder:"FORM"`
+	TopKernels positive                 `help:"How many kernels, and how many graphs, of an engine have series of their own; the rest is other (default ${default})." default:"50" placeholder:"K"`
+	TopSites   positive                 `help:"How many call sites of an engine have series of their own; the rest is other (default ${default})." default:"50" placeholder:"K"`
 }
 
 // instruments are the metrics as the flags want them.
-func (f *metricFlags) instruments() *collector.Instruments {
+func (f *metricFlags) instruments(getenv otlp.Getenv) *collector.Instruments {
+	form := collector.HistogramsExplicit
+	switch {
+	case f.Histograms != nil:
+		form = *f.Histograms
+	case otlp.PrefersExponential(getenv):
+		form = collector.HistogramsExponential
+	}
 	return collector.NewInstruments(collector.InstrumentOptions{
-		Histograms: f.Histograms, TopKernels: int(f.TopKernels), TopSites: int(f.TopSites), Version: lanetrace.Version,
+		Histograms: form, TopKernels: int(f.TopKernels), TopSites: int(f.TopSites), Version: lanetrace.Version,
 	})
 }
 

@@ -35,7 +35,7 @@ func (c *sidecarCmd) Run(a *app) error {
 		return err
 	}
 	s, err := a.newService(serviceOptions{
-		listen: c.Listen, ins: c.instruments(), endpoint: c.OTLPEndpoint, dir: dir, log: a.log.slog(false),
+		listen: c.Listen, ins: c.instruments(a.getenv), endpoint: c.OTLPEndpoint, dir: dir, log: a.log.slog(false),
 		keep: keep, keepBytes: uint64(c.KeepBytes),
 	})
 	if err != nil {

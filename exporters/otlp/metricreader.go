@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -57,6 +58,9 @@ func NewMetricReader(o MetricOptions) (*MetricReader, error) {
 	if err != nil {
 		return nil, err
 	}
+	if p := o.Getenv(temporalityVariable); p != "" && !strings.EqualFold(p, "cumulative") {
+		o.Logger.Warn("metrics over OTLP stay cumulative: a Collector's cumulativetodelta processor makes differences of them", temporalityVariable, p)
+	}
 	var ro []sdkmetric.PeriodicReaderOption
 	if o.Every != 0 {
 		ro = append(ro, sdkmetric.WithInterval(o.Every))
@@ -101,6 +105,21 @@ func newMetricExporter(endpoint string, getenv Getenv) (exp sdkmetric.Exporter, 
 		return nil, nil, fmt.Errorf("make OTLP metric exporter: %w", err)
 	}
 	return exp, idle, nil
+}
+
+// PrefersExponential reports whether a standard variable asks for exponential
+// histograms over OTLP. Ours are made before the exporter could choose.
+func PrefersExponential(getenv Getenv) bool {
+	return strings.EqualFold(getenv("OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION"), "base2_exponential_bucket_histogram")
+}
+
+const temporalityVariable = "OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE"
+
+// Temporality is cumulative whatever a variable says: histograms and the counters
+// of engines are, and a receiver could not make use of a mixture. It implements
+// sdkmetric.Exporter.
+func (x *metricExporter) Temporality(sdkmetric.InstrumentKind) metricdata.Temporality {
+	return metricdata.CumulativeTemporality
 }
 
 // Pushes are how many pushes a receiver took and how many failed, as

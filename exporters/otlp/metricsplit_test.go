@@ -2,6 +2,7 @@ package otlp
 
 import (
 	"context"
+	"log/slog"
 	"net"
 	"slices"
 	"strings"
@@ -309,6 +310,53 @@ func TestRestartIsNoReset(t *testing.T) {
 	two := newSidecar(t, srv, addr, "h2", collector.InstrumentOptions{})
 	if got := two.push(); got["h2:/rings"] == nil || attr(got["h2:/rings"].Resource.Attributes, "host.name").GetStringValue() != "h2" {
 		t.Error("the second host's sidecar is not told apart")
+	}
+}
+
+// TestMetricsStayCumulative: a preference for differences is answered with a
+// warning, not with a mixture.
+func TestMetricsStayCumulative(t *testing.T) {
+	t.Setenv(temporalityVariable, "delta")
+	srv, addr := newMetricServer(t)
+	var log lockedBuffer
+	ins := collector.NewInstruments(collector.InstrumentOptions{})
+	r, err := NewMetricReader(MetricOptions{
+		Endpoint: addr, Every: time.Hour, Producers: []sdkmetric.Producer{ins.Producer()}, Engines: ins.Engines,
+		Logger: slog.New(slog.NewTextHandler(&log, nil)),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	mp := sdkmetric.NewMeterProvider(sdkmetric.WithReader(r))
+	defer mp.Shutdown(context.Background())
+	if err := ins.Register(mp.Meter(collector.Scope)); err != nil {
+		t.Fatal(err)
+	}
+	s := &sidecar{t, ins, r, mp, srv}
+	s.engine(testInfo, "chat")
+	seen := 0
+	for _, rm := range s.push() {
+		for _, sm := range rm.ScopeMetrics {
+			for _, m := range sm.Metrics {
+				if sum := m.GetSum(); sum != nil {
+					seen++
+					if sum.AggregationTemporality != metricpb.AggregationTemporality_AGGREGATION_TEMPORALITY_CUMULATIVE {
+						t.Errorf("%s is %v", m.Name, sum.AggregationTemporality)
+					}
+				}
+			}
+		}
+	}
+	if seen < 20 || !strings.Contains(log.String(), "stay cumulative") {
+		t.Errorf("%d sums, log %s", seen, log.String())
+	}
+}
+
+func TestPrefersExponential(t *testing.T) {
+	for v, want := range map[string]bool{"": false, "explicit_bucket_histogram": false, "base2_exponential_bucket_histogram": true, "BASE2_EXPONENTIAL_BUCKET_HISTOGRAM": true} {
+		if got := PrefersExponential(func(string) string { return v }); got != want {
+			t.Errorf("%q: %v", v, got)
+		}
 	}
 }
 
