@@ -154,10 +154,17 @@ func asRecorded(t *testing.T, spans map[string]servers.Span) {
 }
 
 // What the account says was exported is what a Collector got, over an engine's
-// whole life, and the metrics that were pushed are those that are served.
+// whole life, and the metrics that were pushed are those that are served; with
+// exponential histograms, too.
 func TestCollectorSidecar(t *testing.T) {
+	for _, form := range []string{"explicit", "exponential"} {
+		t.Run(form, func(t *testing.T) { sidecarToCollector(t, form) })
+	}
+}
+
+func sidecarToCollector(t *testing.T, histograms string) {
 	c := servers.StartCollector(t, servers.CollectorOptions{})
-	r := runEngine(t, nil, "--every", "10", "--otlp-endpoint", c.OTLP)
+	r := runEngine(t, nil, "--every", "10", "--histograms", histograms, "--otlp-endpoint", c.OTLP)
 	as := r.side.Settled(1)
 	_, served, err := r.side.Scrape(t.Context())
 	if err != nil {
@@ -189,7 +196,10 @@ func TestCollectorSidecar(t *testing.T) {
 			t.Fatalf("span %s of engine %q, want %s", s.Name, id, as[0].RunID)
 		}
 	}
-	pushedAsServed(t, c, served)
+	types := pushedAsServed(t, c, served)
+	if exponential := types["exponentialHistogram"] > 0; exponential != (histograms == "exponential") {
+		t.Errorf("types of series: %v", types)
+	}
 }
 
 // accounted is how many of spans the loss account counts: all but the host parts.
@@ -203,8 +213,9 @@ func accounted(spans []servers.Span) (n uint64) {
 }
 
 // pushedAsServed compares the last value of every series of an engine that a
-// Collector got with what was served when nothing moved any more.
-func pushedAsServed(t *testing.T, c *servers.Collector, served servers.Series) {
+// Collector got with what was served when nothing moved any more. It returns how
+// many there are of each type.
+func pushedAsServed(t *testing.T, c *servers.Collector, served servers.Series) map[string]int {
 	t.Helper()
 	names := make(map[string]string)
 	for _, m := range collector.Metrics() {
@@ -229,7 +240,7 @@ func pushedAsServed(t *testing.T, c *servers.Collector, served servers.Series) {
 		}
 		return err
 	})
-	compared := 0
+	compared, types := 0, make(map[string]int)
 	same := func(key string, got, want float64) {
 		t.Helper()
 		compared++
@@ -256,7 +267,8 @@ func pushedAsServed(t *testing.T, c *servers.Collector, served servers.Series) {
 			}
 			return v
 		}
-		if p.Type != "histogram" {
+		types[p.Type]++
+		if p.Type != "histogram" && p.Type != "exponentialHistogram" {
 			same(key, p.Value, part("", ""))
 			continue
 		}
@@ -274,4 +286,5 @@ func pushedAsServed(t *testing.T, c *servers.Collector, served servers.Series) {
 	if compared < 300 {
 		t.Errorf("only %d values were pushed", compared)
 	}
+	return types
 }

@@ -5,6 +5,7 @@ package servers_test
 import (
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -150,4 +151,54 @@ func arrivedOf(t *testing.T, c *servers.Collector, a collector.Account) []server
 	}
 	byID(t, spans)
 	return spans
+}
+
+// A Collector with a queue on disk is what lasts longer than the sidecar's own
+// queue: with Jaeger away and the Collector killed in between, all that the account
+// calls exported reaches Jaeger.
+func TestCollectorDurableQueue(t *testing.T) {
+	j := servers.StartJaeger(t)
+	c := servers.StartCollector(t, servers.CollectorOptions{TracesTo: j.OTLP})
+	if err := j.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	dir := servers.RingDir(t)
+	side := built.Sidecar(t, dir, []string{"OTEL_METRICS_EXPORTER=none"}, "--every", "1", "--otlp-endpoint", c.OTLP)
+	from := time.Now()
+	a := side.SettledRun(servers.EngineRunID(built.Engine(t, dir, nil, "--requests", "50")))
+	complete(t, c, a)
+	c.Kill()
+	j.Restart()
+	c.Restart()
+
+	want := make(map[string]bool)
+	spans, err := c.Spans()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range spans {
+		want[s.TraceID+"/"+s.SpanID] = true
+	}
+	got := make(map[string]bool)
+	servers.Poll(t, "the spans in Jaeger", func() error {
+		clear(got)
+		ts, err := j.Find(t.Context(), servers.JaegerQuery{
+			Service: "decode", FromUS: from.Add(-time.Minute).UnixMicro(), ToUS: time.Now().UnixMicro(), Limit: 100_000,
+		})
+		if err != nil {
+			return err
+		}
+		for _, tr := range ts {
+			for _, s := range tr.Spans {
+				got[s.TraceID+"/"+s.SpanID] = true
+			}
+		}
+		if len(got) < len(want) {
+			return fmt.Errorf("%d of %d", len(got), len(want))
+		}
+		return nil
+	})
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("what is in Jaeger is not what was exported (-exported +found):\n%.2000s", diff)
+	}
 }
