@@ -5,15 +5,28 @@ import (
 	"testing"
 
 	"github.com/lanetrace/lanetrace/internal/testdriver"
+	"github.com/lanetrace/lanetrace/spanring"
 )
 
 // Threads begin and end steps and lanes and launch, on shared streams and their own,
-// streams come and go, levels change; then the context ends. The account balances.
-func storm(t *testing.T, e *hubRig, threads, rounds string) {
+// streams come and go, levels change; meanwhile the context ends again and again, or the
+// hub stops. The account balances.
+var storms = []struct {
+	name, how string
+	stopped   bool
+}{{"to its end", "0", false}, {"contexts end", "1", false}, {"the hub stops", "2", true}}
+
+func (e *hubRig) storm(threads, rounds, how string, stopped bool) {
+	t := e.t
 	t.Helper()
-	e.script("storm " + threads + " " + rounds + "\n close = 0\n inflight = 0")
-	e.balanced(0)
-	// Each entry decodes, and each step's end promises what there is.
+	e.script("storm " + threads + " " + rounds + " " + how + "\n close = 0\n inflight = 0")
+	c := e.counters()
+	open := int64(0)
+	if stopped { // steps that were open stay so
+		open = int64(c[spanring.CtrStepsBegun] - c[spanring.CtrStepsEnded])
+	}
+	e.balanced(open)
+	// Each entry decodes, and no step ends that had not begun.
 	begun := map[string]bool{}
 	for _, line := range e.log() {
 		kind, rest, _ := strings.Cut(line, " ")
@@ -27,15 +40,18 @@ func storm(t *testing.T, e *hubRig, threads, rounds string) {
 			}
 		}
 	}
-	c := e.counters()
-	t.Logf("%d begun, %d landed, %d failed, %d dropped", c[0], c[16], c.Failed(), c[1])
+	t.Logf("%d begun, %d landed, %d failed, %d dropped", c[spanring.CtrBegun], c[spanring.CtrLanded], c.Failed(), c[spanring.CtrDropped])
 }
 
 func TestHubStorm(t *testing.T) {
-	e := newHubRig(t, hubOptions{level: "kernel", env: []string{
-		"LANETRACE_KERNEL_SPAN_EVERY=2", "LANETRACE_KERNEL_BUDGET=1", "LANETRACE_PAIRS=256",
-	}})
-	storm(t, e, "8", "400")
+	for _, s := range storms {
+		t.Run(s.name, func(t *testing.T) {
+			e := newHubRig(t, hubOptions{level: "kernel", env: []string{
+				"LANETRACE_KERNEL_SPAN_EVERY=2", "LANETRACE_KERNEL_BUDGET=1", "LANETRACE_PAIRS=256",
+			}})
+			e.storm("8", "400", s.how, s.stopped)
+		})
+	}
 }
 
 // The same under the thread sanitizer, the stand-in too.
@@ -43,16 +59,20 @@ func TestHubStormSanitized(t *testing.T) {
 	if testing.Short() {
 		t.Skip("builds everything with -fsanitize=thread")
 	}
-	e := newHubRig(t, hubOptions{
-		level: "kernel", flags: []string{"-fsanitize=thread"}, lib: testdriver.BuildWith(t, "-fsanitize=thread"),
-		env: []string{
-			"LANETRACE_KERNEL_SPAN_EVERY=2", "LANETRACE_KERNEL_BUDGET=1", "LANETRACE_PAIRS=64",
-			"TSAN_OPTIONS=halt_on_error=0 exitcode=66",
-		},
-	})
-	storm(t, e, "4", "60")
-	e.end()
-	if s := e.said.String(); strings.Contains(s, "WARNING: ThreadSanitizer") {
-		t.Errorf("data races:\n%.8000s", s)
+	for _, s := range storms {
+		t.Run(s.name, func(t *testing.T) {
+			e := newHubRig(t, hubOptions{
+				level: "kernel", flags: []string{"-fsanitize=thread"}, lib: testdriver.BuildWith(t, "-fsanitize=thread"),
+				env: []string{
+					"LANETRACE_KERNEL_SPAN_EVERY=2", "LANETRACE_KERNEL_BUDGET=1", "LANETRACE_PAIRS=64",
+					"TSAN_OPTIONS=halt_on_error=0 exitcode=66",
+				},
+			})
+			e.storm("4", "100", s.how, s.stopped)
+			e.end()
+			if s := e.said.String(); strings.Contains(s, "WARNING: ThreadSanitizer") {
+				t.Errorf("data races:\n%.8000s", s)
+			}
+		})
 	}
 }

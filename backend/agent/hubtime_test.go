@@ -135,12 +135,13 @@ func TestHubCalibration(t *testing.T) {
 	if s := check(e, spanring.CalibrationAssumed); s.ConstantNS != 3040 {
 		t.Errorf("assumed constant %d ns", s.ConstantNS)
 	}
-	e.script("heal\n kernelns 20000\n step 0 = 1 1\n begin 0 0 1 0 = 1\n launch 0 0\n launch 0 0\n end 0\n endstep 0\n drain = 0")
+	// All of it is enqueued before any of it begins.
+	e.script("heal\n kernelns 20000\n stall 0 1\n step 0 = 1 1\n begin 0 0 1 0 = 1\n launch 0 0\n launch 0 0\n end 0\n endstep 0\n sleepms 1\n stall 0 0\n drain = 0")
 	spans := e.landed()
 	for _, o := range []uint64{2, 3} {
 		s := spans[[2]uint64{1, o}]
-		if s.Gap == spanring.GapQueued && (s.DurationNS() < 19_900 || s.DurationNS() > 20_100) {
-			t.Errorf("kernel of 20 µs: %d ns of %d ns", s.DurationNS(), s.RawNS)
+		if s.Gap != spanring.GapQueued || s.DurationNS() < 19_900 || s.DurationNS() > 20_100 {
+			t.Errorf("%v kernel of 20 µs: %d ns of %d ns", s.Gap, s.DurationNS(), s.RawNS)
 		}
 		if s.CorrectionNS != 3040 || s.DurationUncertaintyNS < 133 {
 			t.Errorf("kernel: %+v", s)

@@ -57,6 +57,10 @@ static lt_pool *make_pool(lt_context *c, lt_result *r) {
       return NULL;
     }
     memset(p->cell, 0, n * sizeof *p->cell);
+    // Never written again: a late end on a pool that is used again reads them.
+    p->context = c;
+    p->slots = c->slots;
+    p->count = n;
   }
   void *own = NULL;
   if (event == NULL || (*r = create(c, &own, event, events)) != 0) {
@@ -69,9 +73,6 @@ static lt_pool *make_pool(lt_context *c, lt_result *r) {
     return NULL;
   }
   c->kept = NULL;
-  p->context = c;
-  p->slots = c->slots;
-  p->count = n;
   p->own = own;
   for (uint32_t i = 0; i < n; i++) {
     p->cell[i].start = event[2 * i];

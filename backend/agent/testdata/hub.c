@@ -70,6 +70,10 @@ static int drain(void) {
   return 1;
 }
 
+// What happens in the middle of a storm.
+enum { TO_ITS_END = 0, CONTEXT_ENDS = 1, HUB_STOPS = 2 };
+static _Atomic int raging;
+
 // A storm: threads begin and end steps and lanes and launch, on shared streams and on
 // their own, while the level changes.
 typedef struct storm {
@@ -110,17 +114,28 @@ static void *rage(void *arg) {
   }
   lt_stream_destroyed(mine);
   MUST(cuStreamDestroy_v2(mine));
+  atomic_fetch_sub(&raging, 1);
   return NULL;
 }
 
-static void run_storm(int threads, int rounds) {
+static void run_storm(int threads, int rounds, int what) {
   storm s[64];
   if (threads > 64)
     threads = 64;
   uint16_t a = lt_lane_id("a", 1), b = lt_lane_id("b", 1);
   for (int i = 0; i < threads; i++) {
     s[i] = (storm){.number = i, .rounds = rounds, .lanes = {a, b}};
+    atomic_fetch_add(&raging, 1);
     MUST(pthread_create(&s[i].thread, NULL, rage, &s[i]));
+  }
+  while (what == CONTEXT_ENDS && atomic_load(&raging) > 0) {
+    lt_context_end(context); // and lives on, as a primary context may
+    lt_context_open(context);
+  }
+  if (what == HUB_STOPS) {
+    while (lt_ring_counter(lt_hub_ring(), LT_CTR_STEPS_ENDED) < (uint64_t)rounds)
+      nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
+    lt_hub_stop();
   }
   for (int i = 0; i < threads; i++)
     MUST(pthread_join(s[i].thread, NULL));
@@ -314,8 +329,28 @@ static void act(char *text) {
     int q = lt_testdriver_event_time(p->cell[lane[a].slot].end, &to, &gpu1);
     printf("%d %d %ld %ld\n", r, q, (long)from, (long)(gpu1 - gpu0));
   } else if (is(op, "storm")) {
-    run_storm((int)a, (int)b);
+    run_storm((int)a, (int)b, (int)c);
     puts("0");
+  } else if (is(op, "bench")) { // ns: a step, a lane, and the four driver calls in a lane
+    int64_t t0 = lt_mono_ns();
+    for (long i = 0; i < a; i++)
+      lt_step_end(lt_step_begin());
+    int64_t t1 = lt_mono_ns();
+    lt_step s = lt_step_begin();
+    for (long i = 0; i < a; i++)
+      lt_lane_end(lt_lane_begin(s, 1, stream[0]));
+    int64_t t2 = lt_mono_ns();
+    lt_step_end(s);
+    for (long i = 0; i < a; i++) {
+      int status;
+      lt_pool *p = pool_of();
+      cuStreamIsCapturing(stream[0], &status);
+      cuEventRecord((CUevent)p->spare_events[0], stream[0]);
+      cuStreamIsCapturing(stream[0], &status);
+      cuEventRecord((CUevent)p->spare_events[1], stream[0]);
+    }
+    int64_t t3 = lt_mono_ns();
+    printf("%ld %ld %ld\n", (long)((t1 - t0) / a), (long)((t2 - t1) / a), (long)((t3 - t2) / a));
   } else if (is(op, "fork")) { // what a child sees
     fflush(stdout);
     pid_t child = fork();
