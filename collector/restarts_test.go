@@ -2,6 +2,7 @@ package collector
 
 import (
 	"fmt"
+	"os"
 	"runtime"
 	"testing"
 
@@ -39,6 +40,64 @@ func series(t *testing.T, r *sdkmetric.ManualReader) (n int) {
 		}
 	}
 	return n
+}
+
+// heap is what is allocated and in use.
+func heap() int64 {
+	var ms runtime.MemStats
+	runtime.GC()
+	runtime.GC()
+	runtime.ReadMemStats(&ms)
+	return int64(ms.HeapAlloc)
+}
+
+// TestRingsComeAndGo: a collector that saw a hundred runs of an engine, one after
+// another, shows the last one, and keeps nothing of the others.
+func TestRingsComeAndGo(t *testing.T) {
+	ins := NewInstruments(InstrumentOptions{})
+	r := sdkmetric.NewManualReader(sdkmetric.WithProducer(ins.Producer()))
+	mp, m, err := NewMeterProvider(MeterOptions{Readers: []sdkmetric.Reader{r}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer mp.Shutdown(t.Context())
+	if err := ins.Register(m); err != nil {
+		t.Fatal(err)
+	}
+	d := ringDir(t)
+	c, _ := start(t, Options{Dir: d, Processor: ProcessorOptions{Instruments: ins}})
+	run := func(i int) int {
+		w, err := spanring.Create(d, spanring.Options{Geometry: smallRing, Info: spanring.Info{Service: "s", Rank: spanring.NoRank}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		writeStep(w, 1, w.Name(spanring.NameLane, fmt.Sprintf("lane %d", i)))
+		id := w.Info().RunID
+		if err := w.Close(); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "the end of a run", func() bool {
+			es := c.Engines()
+			return len(es) == 1 && es[0].RunID() == id && es[0].State() == EngineEnded
+		})
+		if err := os.Remove(w.Path()); err != nil {
+			t.Fatal(err)
+		}
+		return series(t, r)
+	}
+	first := 0
+	for i := range 10 {
+		first = run(i)
+	}
+	before := heap()
+	for i := range 90 {
+		if n := run(10 + i); n != first {
+			t.Fatalf("after run %d there are %d series, %d before", i, n, first)
+		}
+	}
+	if d := heap() - before; d > 256<<10 {
+		t.Errorf("ninety runs left %d bytes", d)
+	}
 }
 
 // TestRestartsLeaveNothing: a hundred runs of an engine, each with kernels and lanes
@@ -87,13 +146,6 @@ func TestRestartsLeaveNothing(t *testing.T) {
 		}
 		p.Forget()
 		return during
-	}
-	heap := func() int64 {
-		var ms runtime.MemStats
-		runtime.GC()
-		runtime.GC()
-		runtime.ReadMemStats(&ms)
-		return int64(ms.HeapAlloc)
 	}
 	for i := range 10 { // until everything has grown to its size
 		restart(i)
