@@ -34,7 +34,7 @@ func serve(t *testing.T, export func() collector.ExportStats) (*collector.Instru
 	return serveWith(t, collector.InstrumentOptions{TopKernels: 5, Version: "1.2.3"}, export)
 }
 
-func serveWith(t *testing.T, o collector.InstrumentOptions, export func() collector.ExportStats) (*collector.Instruments, http.Handler) {
+func serveWith(t testing.TB, o collector.InstrumentOptions, export func() collector.ExportStats) (*collector.Instruments, http.Handler) {
 	t.Helper()
 	ins := collector.NewInstruments(o)
 	p, err := New(Options{Producers: []sdkmetric.Producer{ins.AllForms()}})
@@ -117,7 +117,7 @@ func value(t *testing.T, fs map[string]*dto.MetricFamily, name string, labels ma
 }
 
 // engine makes a heap ring with a processor that reads it.
-func engine(t *testing.T, ins *collector.Instruments, o collector.ProcessorOptions, info spanring.Info) (*spanring.Writer, *collector.Processor) {
+func engine(t testing.TB, ins *collector.Instruments, o collector.ProcessorOptions, info spanring.Info) (*spanring.Writer, *collector.Processor) {
 	t.Helper()
 	w, err := spanring.NewHeap(spanring.Options{
 		Geometry: spanring.Geometry{LogEntries: 65536, Slots: 16, NameBytes: 4 << 20, Allocs: 16}, Info: info,
@@ -138,7 +138,7 @@ func engine(t *testing.T, ins *collector.Instruments, o collector.ProcessorOptio
 	return w, p
 }
 
-func poll(t *testing.T, p *collector.Processor) {
+func poll(t testing.TB, p *collector.Processor) {
 	t.Helper()
 	for {
 		n, _, err := p.Poll()
