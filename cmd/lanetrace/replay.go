@@ -306,6 +306,7 @@ func (p *playing) play(ctx context.Context) (first error) {
 		}
 		for len(p.waiting) > 0 && p.waiting[0].startUnixNS <= next {
 			r := p.waiting[0]
+			p.waiting[0] = nil // a run that is over must not stay in memory
 			p.waiting = p.waiting[1:]
 			if err := r.begin(p.runs); err != nil {
 				note(err)

@@ -212,7 +212,11 @@ func TestReplayChrome(t *testing.T) {
 type receiver struct {
 	coltracepb.UnimplementedTraceServiceServer
 
-	refuse atomic.Bool // every request, for good
+	refuse    atomic.Bool  // every request, for good
+	away      atomic.Bool  // every request, for now
+	reject    atomic.Int64 // so many spans of the next request, which is taken
+	discard   atomic.Bool  // spans are only counted
+	discarded atomic.Int64
 
 	mu     sync.Mutex
 	traces map[string]int    // spans by trace id
@@ -232,10 +236,17 @@ func (r *receiver) Export(_ context.Context, req *coltracepb.ExportTraceServiceR
 	if r.refuse.Load() {
 		return nil, status.Error(codes.PermissionDenied, "not now")
 	}
+	if r.away.Load() {
+		return nil, status.Error(codes.Unavailable, "away")
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, rs := range req.ResourceSpans {
 		for _, ss := range rs.ScopeSpans {
+			if r.discard.Load() {
+				r.discarded.Add(int64(len(ss.Spans)))
+				continue
+			}
 			for _, s := range ss.Spans {
 				r.traces[fmt.Sprintf("%x", s.TraceId)]++
 				b, err := proto.MarshalOptions{Deterministic: true}.Marshal(s)
@@ -249,6 +260,9 @@ func (r *receiver) Export(_ context.Context, req *coltracepb.ExportTraceServiceR
 				r.spans[id] = string(b)
 			}
 		}
+	}
+	if n := r.reject.Swap(0); n > 0 {
+		return &coltracepb.ExportTraceServiceResponse{PartialSuccess: &coltracepb.ExportTracePartialSuccess{RejectedSpans: n, ErrorMessage: "some"}}, nil
 	}
 	return &coltracepb.ExportTraceServiceResponse{}, nil
 }
