@@ -27,7 +27,7 @@ import (
 
 //go:generate go run ./internal/genlayout csrc/layout.h
 
-//go:embed csrc/*.c csrc/*.h
+//go:embed csrc/*.c csrc/*.h csrc/*.map
 var sources embed.FS
 
 // Name is the library's file name.
@@ -49,7 +49,7 @@ func CompileFlags() []string {
 // built on they are empty, on those it may run on they are not. nodelete: threads
 // and trampolines must not lose their code to a dlclose.
 var linkFlags = []string{
-	"-shared", "-Wl,-soname," + Name, "-Wl,-z,nodelete", "-Wl,-z,now", "-Wl,--no-undefined",
+	"-shared", "-Wl,-soname," + Name, "-Wl,-z,nodelete", "-Wl,-z,now", "-Wl,--no-undefined", "-Wl,--version-script=versions.map",
 	"-Wl,--no-as-needed", "-l:libpthread.so.0", "-l:libdl.so.2",
 }
 

@@ -24,8 +24,11 @@ enum { SYMBOL_MISSING = 302, ILLEGAL_STATE = 401, WRONG_THREAD = 908, OUT_OF_MEM
 LT_KINDS(FN)
 #undef FN
 
+// The default streams have one handle each here, though programs have two for either.
 INLINE void *named(void *stream, bool per_thread) {
-  return stream == NULL && per_thread ? LT_STREAM_PER_THREAD : stream;
+  if (stream == NULL && per_thread)
+    return LT_STREAM_PER_THREAD;
+  return stream == LT_STREAM_LEGACY ? NULL : stream;
 }
 
 // Launches ----------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 #include "interpose.h"
 
 #include <dlfcn.h>
+#include <link.h>
 #include <pthread.h>
 #include <stdint.h>
 #include <string.h>
@@ -10,13 +11,29 @@
 
 // dlsym ------------------------------------------------------------------------------
 
+#if defined(__x86_64__)
+#define FIRST_VERSION "GLIBC_2.2.5"
+#else
+#define FIRST_VERSION "GLIBC_2.17"
+#endif
+
+// The function has both of the versions under which C libraries have dlsym: programs
+// ask for either, and other interposers for the first, to find the dlsym behind them.
+#define BOTH_VERSIONS                               \
+  ".globl lt_dlsym_first\n"                         \
+  ".set lt_dlsym_first, lt_dlsym_entry\n"           \
+  ".symver lt_dlsym_first, dlsym@" FIRST_VERSION ", remove\n" \
+  ".globl lt_dlsym_later\n"                         \
+  ".set lt_dlsym_later, lt_dlsym_entry\n"           \
+  ".symver lt_dlsym_later, dlsym@@GLIBC_2.34, remove\n"
+
 // The function that programs call. Whichever function answers is entered by a
 // jump, with the arguments and the return address that we were entered with.
 #if defined(__x86_64__)
 __asm__(".text\n"
-        ".globl dlsym\n"
-        ".type dlsym, @function\n"
-        "dlsym:\n"
+        ".type lt_dlsym_entry, @function\n"
+        "lt_dlsym_entry:\n"
+        BOTH_VERSIONS
         ".cfi_startproc\n"
         "endbr64\n"
         "pushq %rdi\n"
@@ -34,12 +51,12 @@ __asm__(".text\n"
         ".cfi_adjust_cfa_offset -8\n"
         "jmp *%rax\n"
         ".cfi_endproc\n"
-        ".size dlsym, . - dlsym\n");
+        ".size lt_dlsym_entry, . - lt_dlsym_entry\n");
 #elif defined(__aarch64__)
 __asm__(".text\n"
-        ".globl dlsym\n"
-        ".type dlsym, %function\n"
-        "dlsym:\n"
+        ".type lt_dlsym_entry, %function\n"
+        "lt_dlsym_entry:\n"
+        BOTH_VERSIONS
         ".cfi_startproc\n"
         "hint #34\n" // bti c
         "stp x29, x30, [sp, #-32]!\n"
@@ -57,15 +74,9 @@ __asm__(".text\n"
         ".cfi_adjust_cfa_offset -32\n"
         "br x16\n"
         ".cfi_endproc\n"
-        ".size dlsym, . - dlsym\n");
+        ".size lt_dlsym_entry, . - lt_dlsym_entry\n");
 #else
 #error "the agent knows x86-64 and aarch64"
-#endif
-
-#if defined(__x86_64__)
-#define FIRST_VERSION "GLIBC_2.2.5"
-#else
-#define FIRST_VERSION "GLIBC_2.17"
 #endif
 
 static void *no_dlsym(void *handle, const char *name) {
@@ -74,12 +85,82 @@ static void *no_dlsym(void *handle, const char *name) {
   return NULL;
 }
 
-lt_dlsym_fn lt_real_dlsym(void) {
+// gnu_hash is the hash of a name in a DT_GNU_HASH table.
+static uint32_t gnu_hash(const char *name) {
+  uint32_t h = 5381;
+  for (; *name != '\0'; name++)
+    h = h * 33 + (uint8_t)*name;
+  return h;
+}
+
+// defined finds a function in one loaded object's own table of symbols.
+static void *defined(const struct dl_phdr_info *o, const char *name) {
+  const ElfW(Dyn) *d = NULL;
+  for (int i = 0; i < o->dlpi_phnum; i++)
+    if (o->dlpi_phdr[i].p_type == PT_DYNAMIC)
+      d = (const ElfW(Dyn) *)(o->dlpi_addr + o->dlpi_phdr[i].p_vaddr);
+  const ElfW(Sym) *symbols = NULL;
+  const char *strings = NULL;
+  const uint32_t *hash = NULL;
+  for (; d != NULL && d->d_tag != DT_NULL; d++) {
+    // The loader has turned these into addresses, but not in every object.
+    uintptr_t p = (uintptr_t)d->d_un.d_ptr;
+    if (p < o->dlpi_addr)
+      p += o->dlpi_addr;
+    if (d->d_tag == DT_SYMTAB)
+      symbols = (const ElfW(Sym) *)p;
+    else if (d->d_tag == DT_STRTAB)
+      strings = (const char *)p;
+    else if (d->d_tag == DT_GNU_HASH)
+      hash = (const uint32_t *)p;
+  }
+  if (symbols == NULL || strings == NULL || hash == NULL || hash[0] == 0)
+    return NULL;
+  uint32_t buckets = hash[0], first = hash[1], filter = hash[2], want = gnu_hash(name);
+  const uint32_t *bucket = (const uint32_t *)((const ElfW(Addr) *)(hash + 4) + filter), *chain = bucket + buckets;
+  uint32_t i = bucket[want % buckets];
+  if (i < first)
+    return NULL;
+  for (;; i++) {
+    uint32_t h = chain[i - first];
+    const ElfW(Sym) *s = &symbols[i];
+    if ((h | 1) == (want | 1) && s->st_shndx != SHN_UNDEF && (s->st_info & 15) == STT_FUNC &&
+        strcmp(strings + s->st_name, name) == 0)
+      return (void *)(o->dlpi_addr + s->st_value);
+    if (h & 1)
+      return NULL;
+  }
+}
+
+struct behind {
+  bool passed; // this library
+  void *found;
+};
+
+static int look_behind(struct dl_phdr_info *o, size_t size, void *arg) {
+  (void)size;
+  struct behind *b = arg;
+  if (!b->passed) {
+    for (int i = 0; i < o->dlpi_phnum; i++) {
+      uintptr_t at = (uintptr_t)look_behind - o->dlpi_addr - o->dlpi_phdr[i].p_vaddr;
+      b->passed = b->passed || (o->dlpi_phdr[i].p_type == PT_LOAD && at < o->dlpi_phdr[i].p_memsz);
+    }
+    return 0;
+  }
+  const char *slash = o->dlpi_name != NULL ? strrchr(o->dlpi_name, '/') : NULL;
+  const char *file = slash != NULL ? slash + 1 : "";
+  // The C library's own is asked for by version; who comes after it is behind it.
+  if (strncmp(file, "libc.so", 7) == 0 || strncmp(file, "libdl.so", 8) == 0)
+    return 1;
+  b->found = defined(o, "dlsym");
+  return b->found != NULL;
+}
+
+// library_dlsym is the C library's, whoever may be between.
+static lt_dlsym_fn library_dlsym(void) {
   static _Atomic(void *) known;
   void *f = atomic_load_explicit(&known, memory_order_acquire);
   if (f == NULL) {
-    // Asked by version, so that the answer does not depend on dlsym. A library
-    // behind us that has a dlsym without versions answers to any: interposers nest.
     f = dlvsym(RTLD_NEXT, "dlsym", FIRST_VERSION);
     if (f == NULL)
       f = dlvsym(RTLD_NEXT, "dlsym", "GLIBC_2.34");
@@ -88,6 +169,24 @@ lt_dlsym_fn lt_real_dlsym(void) {
       lt_say_once(&said, "no dlsym to be found behind this library: programs will not find functions");
       f = (void *)(uintptr_t)no_dlsym;
     }
+    atomic_store_explicit(&known, f, memory_order_release);
+  }
+  lt_dlsym_fn fn;
+  memcpy(&fn, &f, sizeof fn);
+  return fn;
+}
+
+lt_dlsym_fn lt_real_dlsym(void) {
+  static _Atomic(void *) known;
+  void *f = atomic_load_explicit(&known, memory_order_acquire);
+  if (f == NULL) {
+    // Another interposer between us and the C library comes first: interposers nest.
+    // It has no version by which it could be asked for.
+    struct behind b = {false, NULL};
+    dl_iterate_phdr(look_behind, &b);
+    if (b.found == NULL)
+      return library_dlsym();
+    f = b.found;
     atomic_store_explicit(&known, f, memory_order_release);
   }
   lt_dlsym_fn fn;
@@ -131,9 +230,11 @@ void *lt_libcuda(void) {
   return h;
 }
 
-// find is the real dlsym without leaving a trace in dlerror.
+// find looks up for the agent itself, without leaving a trace in dlerror, and past
+// other interposers' dlsym: they would take this library's calls for the program's,
+// and RTLD_NEXT would mean what is behind them.
 static void *find(void *handle, const char *name) {
-  void *p = lt_real_dlsym()(handle, name);
+  void *p = library_dlsym()(handle, name);
   if (p == NULL)
     (void)dlerror();
   return p;
@@ -144,8 +245,7 @@ void *lt_driver_symbol(void *unused, const char *name) {
   void *lib = lt_libcuda();
   if (lib == NULL)
     return NULL;
-  void *p = find(lib, name);
-  return p;
+  return find(lib, name);
 }
 
 void *lt_next(const char *name, struct lt_slot_of *slot) {
@@ -158,6 +258,13 @@ void *lt_next(const char *name, struct lt_slot_of *slot) {
     p = find(lib, name);
   if (p != NULL)
     atomic_store_explicit(&slot->real, p, memory_order_release);
+  return p;
+}
+
+// missing fails as the real dlsym does, dlerror included. It is called, not jumped
+// to: the real one must take this library for its caller.
+static __attribute__((noinline)) void *missing(const char *name) {
+  void *volatile p = library_dlsym()(RTLD_NEXT, name);
   return p;
 }
 
@@ -176,7 +283,7 @@ static void *dlsym_hooked(void *handle, const char *name) {
   if (p == s->own) {
     // Found because we are here. Where no driver is, nothing is to be found: the
     // real dlsym says so, in dlerror as well.
-    return other_definition(s) != NULL ? p : lt_real_dlsym()(RTLD_NEXT, name);
+    return other_definition(s) != NULL ? p : missing(name);
   }
   // A handle of the driver's leads to the driver, whatever address another
   // interposer behind us gave.
@@ -189,7 +296,7 @@ static void *dlsym_hooked(void *handle, const char *name) {
 
 static void *dlsym_absent(void *handle, const char *name) {
   (void)handle;
-  return lt_real_dlsym()(RTLD_NEXT, name);
+  return missing(name);
 }
 
 __attribute__((visibility("hidden"), used)) void *lt_dlsym_route(void *handle, const char *name);
