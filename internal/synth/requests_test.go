@@ -13,7 +13,9 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // taker exports everything and keeps what requests came to.
-type taker struct{ requests map[spanring.TraceContext]collector.Request }
+type taker struct {
+	requests map[spanring.TraceContext]collector.Request
+}
 
 func (x *taker) Export(s *collector.Step, _ collector.ExportReason) {
 	s.Engine.Ledger().Export(s.Units())
