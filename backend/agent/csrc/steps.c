@@ -272,6 +272,8 @@ static void classify(struct scope *s, const struct rules *r, const char *text, s
         s->label[at++] = text[q];
     }
     s->label[at] = '\0';
+    if (at == 0)
+      roles &= ~(uint32_t)IS_LANE; // a range without a text is nobody's lane
   }
   atomic_store_explicit(&s->roles, roles, memory_order_relaxed);
   atomic_store_explicit(&s->lane, 0, memory_order_relaxed);

@@ -1,0 +1,251 @@
+package attach
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/lanetrace/lanetrace/spanring"
+)
+
+// numbered writes "1: a", "1: b" for step 1's lanes, and so on.
+func numbered(steps ...[]string) []string {
+	var out []string
+	for i, s := range steps {
+		for _, l := range s {
+			out = append(out, string(rune('1'+i))+": "+l)
+		}
+	}
+	return out
+}
+
+// TestNVTX pushes, pops, starts and ends ranges through every function of NVTX that
+// begins one, in the order of testdata/ranges.c.
+func TestNVTX(t *testing.T) {
+	program := compileEngine(t, "ranges.c", false)
+	for _, tc := range []struct {
+		name, scenario string
+		env            []string
+		lanes          []string
+		steps          uint64
+		stderr         string
+	}{
+		{
+			// Every way to begin a range: one lane each, in one step.
+			name: "functions", scenario: "functions", env: []string{"LANETRACE_STEP=step", "LANETRACE_LANES=*"},
+			steps: 1,
+			lanes: numbered([]string{
+				"step", "push a < step", "push w é€ < step", "push ex < step", "push ex wide < step", "registered < step",
+				"domain of python < step", "start a < step", "start w < step", "start ex < step",
+			}),
+		},
+		{
+			// A range that pops out of order with another domain's keeps its own lane.
+			name: "domains", scenario: "domains", env: []string{"LANETRACE_STEP=step", "LANETRACE_LANES=*,other//*=other"},
+			steps: 1,
+			lanes: numbered([]string{"step", "a < step", "other < a", "b < a"}),
+		},
+		{
+			name: "domains left alone", scenario: "domains", env: []string{"LANETRACE_STEP=step"}, steps: 1,
+			lanes: numbered([]string{"step", "a < step", "b < a"}),
+		},
+		{
+			name: "names", scenario: "functions", env: []string{"LANETRACE_STEP=st*", "LANETRACE_LANES=push *=p-*-p, start w"},
+			steps: 1,
+			lanes: numbered([]string{"p-a-p", "p-w é€-p", "p-ex-p", "p-ex wide-p", "start w"}),
+		},
+		{
+			// Without settings: the outermost range is the step.
+			name: "outermost", scenario: "nested", steps: 2,
+			lanes: numbered([]string{"outer 0", "inner < outer 0"}, []string{"outer 1", "inner < outer 1"}),
+		},
+		{
+			// The third pass has nothing to do: a step on the host alone.
+			name: "vllm by name", scenario: "vllm", steps: 3,
+			lanes: numbered([]string{"preprocess", "forward", "postprocess", "sample", "bookkeep"}, []string{"preprocess", "forward", "sample"}),
+		},
+		{
+			name: "vllm by setting", scenario: "vllm", env: []string{"LANETRACE_STEP=vllm"}, steps: 3,
+			lanes: numbered([]string{"preprocess", "forward", "postprocess", "sample", "bookkeep"}, []string{"preprocess", "forward", "sample"}),
+		},
+		{
+			name: "vllm of 2025", scenario: "vllm of 2025", env: []string{"LANETRACE_LANES=vllm"}, steps: 1,
+			lanes: numbered([]string{"preprocess", "forward", "postprocess", "sample", "bookkeep"}),
+		},
+		{
+			// The event loop is a range around everything, and no step.
+			name: "sglang by name", scenario: "sglang", steps: 2,
+			lanes: numbered([]string{"run_batch", "replay < run_batch"}, []string{"run_batch", "replay < run_batch"}),
+		},
+		{
+			name: "sglang by setting", scenario: "sglang", env: []string{"LANETRACE_STEP=sglang"}, steps: 2,
+			lanes: numbered([]string{"run_batch", "replay < run_batch"}, []string{"run_batch", "replay < run_batch"}),
+		},
+		{
+			name: "graphs", scenario: "unmarked", env: []string{"LANETRACE_STEP=graph"}, steps: 3,
+			lanes:  numbered([]string{"graph"}, []string{"graph"}, []string{"graph"}),
+			stderr: "each graph launch stands in for one",
+		},
+		{name: "windows", scenario: "unmarked", env: []string{"LANETRACE_STEP=window:3600000"}, steps: 1, stderr: "windows of 3600000 ms stand in"},
+		{name: "none", scenario: "unmarked", env: []string{"LANETRACE_STEP=none"}},
+		{name: "deep", scenario: "deep", env: []string{"LANETRACE_STEP=step", "LANETRACE_LANES=level 1"}, steps: 1, lanes: numbered([]string{"level 1"})},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			r := start(t, runOptions{level: "lane", settle: tc.scenario != "unmarked", env: tc.env}, program, tc.scenario)
+			if r.code != 0 || (tc.stderr == "") != (r.stderr == "") || !strings.Contains(r.stderr, tc.stderr) || strings.Count(r.stderr, "\n") > 1 {
+				t.Fatalf("exit code %d, standard error %q, want %q\n%s", r.code, r.stderr, tc.stderr, r.stdout)
+			}
+			got := r.only(t)
+			if diff := cmp.Diff(tc.lanes, got.Lanes); diff != "" {
+				t.Errorf("lanes (-want +got):\n%s", diff)
+			}
+			if n := got.Counters[spanring.CtrStepsBegun]; n != tc.steps {
+				t.Errorf("%d steps, want %d", n, tc.steps)
+			}
+			if tc.scenario != "unmarked" {
+				got.balanced(t)
+			}
+		})
+	}
+}
+
+// TestAutoStandIn leaves a program without marks alone for a second, and then takes
+// what it has for steps.
+func TestAutoStandIn(t *testing.T) {
+	program := compileEngine(t, "ranges.c", false)
+	for scenario, want := range map[string]string{"unmarked for long": "each graph launch", "eager for long": "windows of 100 ms"} {
+		t.Run(scenario, func(t *testing.T) {
+			r := start(t, runOptions{level: "lane"}, program, scenario)
+			if r.code != 0 || !strings.Contains(r.stderr, want) || strings.Count(r.stderr, "\n") != 1 {
+				t.Fatalf("exit code %d, standard error %q, want one line with %q", r.code, r.stderr, want)
+			}
+			if got := r.only(t); got.Counters[spanring.CtrStepsBegun] == 0 {
+				t.Error("no steps")
+			}
+		})
+	}
+}
+
+// TestLevelChangesInARange raises and lowers the level while ranges are open.
+func TestLevelChangesInARange(t *testing.T) {
+	program := compileEngine(t, "ranges.c", false)
+	r := start(t, runOptions{level: "off", settle: true, env: []string{"LANETRACE_STEP=step"}}, program, "levels")
+	if r.code != 0 || r.stderr != "" {
+		t.Fatalf("exit code %d, standard error %q\n%s", r.code, r.stderr, r.stdout)
+	}
+	got := r.only(t)
+	// Of what began at off nothing is known; what began after the rise is whole; what
+	// was open at the fall has ended.
+	if diff := cmp.Diff(numbered([]string{"step", "in < step"}, []string{"step"}, []string{"step", "in < step"}), got.Lanes); diff != "" {
+		t.Errorf("lanes (-want +got):\n%s", diff)
+	}
+	if n := got.Counters.InFlight(); n != 0 {
+		t.Errorf("%d spans in flight", n)
+	}
+}
+
+// TestHeader marks steps through lanetrace.h, in C and in C++, under the agent, with
+// the agent off, and without it.
+func TestHeader(t *testing.T) {
+	program := compileEngine(t, "marks.c", false)
+	for _, tc := range []struct {
+		name string
+		o    runOptions
+		want string
+	}{
+		{name: "under the agent", o: runOptions{settle: true, level: "lane"}, want: "level 2"},
+		{name: "off", o: runOptions{level: "off"}, want: "level 0"},
+		{name: "without", o: runOptions{without: true}, want: "level 0"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			r := start(t, tc.o, program)
+			if r.code != 0 || !strings.Contains(r.stdout, tc.want+"\n") || r.stderr != "" {
+				t.Fatalf("exit code %d, standard output %q, standard error %q", r.code, r.stdout, r.stderr)
+			}
+			if tc.o.without {
+				return
+			}
+			got := r.only(t)
+			if tc.o.level == "off" {
+				if len(got.Spans) != 0 || got.Counters[spanring.CtrBegun] != 0 {
+					t.Errorf("at off: %q, %d begun", got.Lanes, got.Counters[spanring.CtrBegun])
+				}
+				return
+			}
+			got.balanced(t)
+			if diff := cmp.Diff(numbered([]string{"prefill", "sample < prefill", "copy"}), got.Lanes); diff != "" {
+				t.Errorf("lanes (-want +got):\n%s", diff)
+			}
+			want := []spanring.StepAttrs{{Step: 1, BatchSize: 3, DecodeTokens: 4, PrefillTokens: 5, GraphMode: spanring.GraphMixed}}
+			if diff := cmp.Diff(want, got.Attrs); diff != "" {
+				t.Errorf("attributes (-want +got):\n%s", diff)
+			}
+			if got.Links != 2 || got.Requests != 1 {
+				t.Errorf("%d links, %d requests; want 2 and 1", got.Links, got.Requests)
+			}
+		})
+	}
+}
+
+// TestHeaderInCxx compiles the header as C++.
+func TestHeaderInCxx(t *testing.T) {
+	src := filepath.Join(t.TempDir(), "marks.cc")
+	text := "#include <dlfcn.h>\n#include \"lanetrace.h\"\nint main() { lanetrace_step s = lanetrace_step_begin(); return lanetrace_step_end(s); }\n"
+	if err := os.WriteFile(src, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cxx, err := exec.LookPath("g++")
+	if err != nil {
+		t.Skip("NOT CHECKED: no g++")
+	}
+	bin := filepath.Join(t.TempDir(), "marks")
+	if said, err := exec.Command(cxx, "-Wall", "-Wextra", "-Werror", "-I", "../../include", "-o", bin, src, "-ldl").CombinedOutput(); err != nil {
+		t.Fatalf("g++: %v\n%s", err, said)
+	}
+	if err := exec.Command(bin).Run(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestPython marks from Python, over ctypes, with the module of the examples, and
+// runs the driver's functions in the same way.
+func TestPython(t *testing.T) {
+	python, err := exec.LookPath("python3")
+	if err != nil {
+		t.Skip("NOT CHECKED: no python3; install Debian's python3-minimal")
+	}
+	if real, err := exec.Command(python, "-c", "import sys, ctypes; print(sys.executable)").Output(); err == nil {
+		python = strings.TrimSpace(string(real)) // not a wrapper of the shell's
+	} else {
+		t.Skip("NOT CHECKED: python3 without ctypes")
+	}
+	examples, err := filepath.Abs("../../../../examples/python")
+	if err != nil {
+		t.Fatal(err)
+	}
+	env := []string{"PYTHONPATH=" + examples, "PYTHONDONTWRITEBYTECODE=1"}
+	for _, without := range []bool{false, true} {
+		r := start(t, runOptions{without: without, settle: !without, level: "kernel", env: env}, python, "testdata/engine.py")
+		if r.code != 0 || r.stderr != "" || !strings.Contains(r.stdout, "7 7 7 7") {
+			t.Fatalf("without=%v: exit code %d, standard output %q, standard error %q", without, r.code, r.stdout, r.stderr)
+		}
+		if without {
+			continue
+		}
+		got := r.only(t)
+		got.balanced(t)
+		if diff := cmp.Diff(numbered([]string{"prefill"}, []string{"prefill"}), got.Lanes); diff != "" {
+			t.Errorf("lanes (-want +got):\n%s", diff)
+		}
+		if diff := cmp.Diff(numbered([]string{"lt_test_fill < prefill"}, []string{"lt_test_fill < prefill"}), got.Kernels); diff != "" {
+			t.Errorf("kernels (-want +got):\n%s", diff)
+		}
+		if got.Memory.LiveBytes != 4096 || len(got.Sites) != 1 {
+			t.Errorf("%d bytes live at %v", got.Memory.LiveBytes, got.Sites)
+		}
+	}
+}

@@ -1,0 +1,290 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Ranges as programs mark them. marks_test.go says what must come of each scenario.
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <locale.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "cuda_abi.h"
+#include "nvtxclient.h"
+
+static __typeof__(cuLaunchKernel) *launch;
+static __typeof__(cuGraphLaunch) *graph_launch;
+static __typeof__(cuCtxSynchronize) *synchronize;
+static CUfunction nothing;
+static CUgraphExec exec;
+static CUstream stream;
+
+static void go(void) {
+  if (launch(nothing, 1, 1, 1, 32, 1, 1, 0, stream, NULL, NULL) != 0)
+    exit(20);
+}
+
+static void replay(void) {
+  if (graph_launch(exec, stream) != 0)
+    exit(21);
+}
+
+#define FIND(name) \
+  __typeof__(name) *p_##name; \
+  *(void **)&p_##name = dlsym(lib, #name); \
+  if (p_##name == NULL) exit(22)
+#define OK(call) if ((call) != 0) exit(23)
+
+static void begin(void) {
+  void *lib = dlopen("libcuda.so.1", RTLD_NOW);
+  if (lib == NULL)
+    exit(24);
+  FIND(cuInit); FIND(cuDevicePrimaryCtxRetain); FIND(cuCtxSetCurrent); FIND(cuModuleLoadData);
+  FIND(cuModuleGetFunction); FIND(cuStreamCreate); FIND(cuStreamBeginCapture_v2); FIND(cuStreamEndCapture);
+  FIND(cuGraphInstantiateWithFlags); FIND(cuLaunchKernel); FIND(cuGraphLaunch); FIND(cuCtxSynchronize);
+  launch = p_cuLaunchKernel, graph_launch = p_cuGraphLaunch, synchronize = p_cuCtxSynchronize;
+  CUcontext c;
+  CUmodule m;
+  CUgraph g;
+  OK(p_cuInit(0));
+  OK(p_cuDevicePrimaryCtxRetain(&c, 0));
+  OK(p_cuCtxSetCurrent(c));
+  OK(p_cuModuleLoadData(&m, ".version 8.4\n.target sm_80\n.address_size 64\n.visible .entry nothing()\n{ ret; }\n"));
+  OK(p_cuModuleGetFunction(&nothing, m, "nothing"));
+  OK(p_cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+  OK(p_cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+  go();
+  OK(p_cuStreamEndCapture(stream, &g));
+  OK(p_cuGraphInstantiateWithFlags(&exec, g, 0));
+}
+
+// NVTX's event attributes.
+struct event {
+  uint16_t version, size;
+  uint32_t category;
+  int32_t color_type;
+  uint32_t color;
+  int32_t payload_type, reserved;
+  uint64_t payload;
+  int32_t text_type;
+  const void *text;
+};
+static struct event event(int type, const void *text) {
+  return (struct event){.version = 3, .size = sizeof(struct event), .text_type = type, .text = text};
+}
+
+#define CORE(i, type) ((type)nvtx_core[i])
+#define CORE2(i, type) ((type)nvtx_core2[i])
+typedef int (*push_ex_fn)(const struct event *);
+typedef int (*domain_push_fn)(void *, const struct event *);
+typedef int (*domain_pop_fn)(void *);
+typedef void *(*domain_fn)(const char *);
+typedef void *(*string_fn)(void *, const char *);
+
+static void in(const char *name) {
+  range_push(name);
+  go();
+  range_pop();
+}
+
+static void expect(const char *what, int got, int want) {
+  if (got != want) {
+    fprintf(stderr, "%s returned %d, want %d\n", what, got, want);
+    exit(25);
+  }
+}
+
+static void functions(void) {
+  expect("push", range_push("step"), 0);
+  go();
+  expect("push", CORE(9, int (*)(const char *))("push a"), 1);
+  go();
+  expect("pop", range_pop(), 1);
+  CORE(10, int (*)(const wchar_t *))(L"push w \u00e9\u20ac");
+  go();
+  range_pop();
+  struct event e = event(1, "push ex");
+  CORE(8, push_ex_fn)(&e);
+  go();
+  range_pop();
+  e = event(2, L"push ex wide");
+  CORE(8, push_ex_fn)(&e);
+  go();
+  range_pop();
+  e = event(3, CORE2(10, string_fn)(NULL, "registered"));
+  CORE2(4, domain_push_fn)(NULL, &e);
+  go();
+  CORE2(5, domain_pop_fn)(NULL);
+  void *domain = CORE2(12, domain_fn)("NVTX");
+  e = event(3, CORE2(10, string_fn)(domain, "domain of python"));
+  CORE2(4, domain_push_fn)(domain, &e);
+  go();
+  CORE2(5, domain_pop_fn)(domain);
+  uint64_t id = CORE(5, uint64_t (*)(const char *))("start a");
+  go();
+  CORE(7, void (*)(uint64_t))(id);
+  id = CORE(6, uint64_t (*)(const wchar_t *))(L"start w");
+  go();
+  CORE2(3, void (*)(void *, uint64_t))(NULL, id);
+  e = event(1, "start ex");
+  id = CORE2(2, uint64_t (*)(void *, const struct event *))(NULL, &e);
+  go();
+  CORE(7, void (*)(uint64_t))(id);
+  CORE(7, void (*)(uint64_t))(id); // twice
+  // Host time only.
+  range_push("host only");
+  range_pop();
+  // What is not text, or no event at all.
+  e = event(77, "unknown");
+  CORE(8, push_ex_fn)(&e);
+  range_pop();
+  CORE(8, push_ex_fn)(NULL);
+  range_pop();
+  range_pop();
+  expect("pop of nothing", range_pop(), -2);
+}
+
+static void domains(void) {
+  void *other = CORE2(12, domain_fn)("other");
+  struct event e = event(1, "theirs");
+  range_push("step");
+  range_push("a");
+  go();
+  CORE2(4, domain_push_fn)(other, &e);
+  go();
+  range_push("b");
+  CORE2(5, domain_pop_fn)(other); // not the innermost range, but the domain's
+  go();
+  range_pop();
+  range_pop();
+  range_pop();
+}
+
+static void loop(int seconds_times_ten) {
+  struct timespec a, b, nap = {0, 5000000};
+  clock_gettime(CLOCK_MONOTONIC, &a);
+  do {
+    go();
+    nanosleep(&nap, NULL);
+    clock_gettime(CLOCK_MONOTONIC, &b);
+  } while ((b.tv_sec - a.tv_sec) * 10 + (b.tv_nsec - a.tv_nsec) / 100000000 < seconds_times_ten);
+}
+
+// Has the control file beside the ring ask for a level, and waits until it is in force.
+static void level(const char *name, int number) {
+  static int request;
+  char command[4096];
+  snprintf(command, sizeof command,
+           "for r in \"$LANETRACE_DIR\"/*.ring; do printf '{\"level\":\"%s\",\"id\":\"%d\"}' > \"$r.new\" && mv \"$r.new\" \"$r.control\"; done",
+           name, ++request);
+  if (system(command) != 0)
+    exit(26);
+  int (*now)(void);
+  *(void **)&now = dlsym(RTLD_DEFAULT, "lanetrace_level");
+  for (int i = 0; i < 2000 && now() != number; i++)
+    usleep(5000);
+  if (now() != number)
+    exit(27);
+}
+
+int main(int argc, char **argv) {
+  const char *what = argc > 1 ? argv[1] : "";
+  setlocale(LC_ALL, "C.UTF-8");
+  if (!nvtx_open())
+    return 2;
+  begin();
+  if (strcmp(what, "functions") == 0) {
+    functions();
+  } else if (strcmp(what, "domains") == 0) {
+    domains();
+  } else if (strcmp(what, "nested") == 0) {
+    for (int i = 0; i < 2; i++) {
+      char name[16];
+      snprintf(name, sizeof name, "outer %d", i);
+      range_push(name);
+      go();
+      in("inner");
+      range_pop();
+    }
+  } else if (strcmp(what, "vllm") == 0) {
+    for (int i = 0; i < 2; i++) {
+      in("gpu_model_runner: preprocess");
+      in("gpu_model_runner: forward");
+      if (i == 0)
+        in("gpu_model_runner: postprocess");
+      in("gpu_model_runner: sample");
+      if (i == 0)
+        in("gpu_model_runner: bookkeep");
+    }
+    // A pass that has nothing to do ends the one before it.
+    range_push("gpu_model_runner: preprocess");
+    range_pop();
+    range_push("gpu_model_runner: bookkeep");
+    range_pop();
+  } else if (strcmp(what, "vllm of 2025") == 0) {
+    in("Preprocess"), in("Forward"), in("Postprocess"), in("Sample"), in("Bookkeep");
+  } else if (strcmp(what, "sglang") == 0) {
+    range_push("scheduler.event_loop_overlap");
+    for (int i = 0; i < 2; i++) {
+      range_push("scheduler.get_next_batch_to_run");
+      range_pop();
+      range_push("scheduler.run_batch");
+      go();
+      in("cuda_graph_runner.replay");
+      range_pop();
+      range_push("scheduler.process_batch_result");
+      range_pop();
+    }
+    range_pop();
+  } else if (strcmp(what, "unmarked") == 0) {
+    for (int i = 0; i < 3; i++) {
+      replay();
+      go();
+      synchronize();
+      usleep(40000);
+    }
+  } else if (strcmp(what, "unmarked for long") == 0) {
+    replay();
+    loop(11);
+    replay();
+    synchronize();
+  } else if (strcmp(what, "eager for long") == 0) {
+    loop(14);
+  } else if (strcmp(what, "deep") == 0) {
+    range_push("step");
+    for (int i = 1; i < 60; i++) {
+      char name[16];
+      snprintf(name, sizeof name, "level %d", i);
+      expect("push", range_push(name), i);
+    }
+    go();
+    for (int i = 59; i > 0; i--)
+      expect("pop", range_pop(), i);
+    range_pop();
+  } else if (strcmp(what, "levels") == 0) {
+    range_push("step"); // at off
+    level("lane", 2);
+    range_pop(); // of what was not seen
+    range_push("step");
+    go();
+    in("in");
+    range_pop();
+    range_push("step");
+    go();
+    level("off", 0);
+    in("unseen");
+    range_pop();
+    level("lane", 2);
+    range_push("step");
+    go();
+    in("in");
+    range_pop();
+  } else {
+    return 3;
+  }
+  synchronize();
+  if (getenv("ENGINE_WAIT") != NULL)
+    getchar();
+  return 0;
+}
