@@ -22,16 +22,20 @@ type Document struct {
 
 // EngineReport is one run.
 type EngineReport struct {
-	Engine      string `json:"engine"`
-	RunID       string `json:"run_id"`
-	State       string `json:"state"`
-	Recorded    bool   `json:"recorded"`
-	Service     string `json:"service"`
-	Executable  string `json:"executable"`
-	PID         int64  `json:"pid"`
-	Producer    string `json:"producer"`
-	GPUUUID     string `json:"gpu_uuid"`
-	GPUName     string `json:"gpu_name"`
+	Engine     string `json:"engine"`
+	RunID      string `json:"run_id"`
+	State      string `json:"state"`
+	Recorded   bool   `json:"recorded"`
+	Service    string `json:"service"`
+	Executable string `json:"executable"`
+	PID        int64  `json:"pid"`
+	Producer   string `json:"producer"`
+	GPUUUID    string `json:"gpu_uuid"`
+	GPUName    string `json:"gpu_name"`
+	Model      string `json:"model"`
+
+	Rank RankReport `json:"rank"`
+
 	Level       string `json:"level"`
 	KernelEvery uint32 `json:"kernel_every"`
 
@@ -40,6 +44,7 @@ type EngineReport struct {
 	To   *time.Time `json:"to"`
 
 	Steps    StepsReport          `json:"steps"`
+	Requests RequestsReport       `json:"requests"`
 	Lanes    []LaneReport         `json:"lanes"`
 	Kernels  []KernelReport       `json:"kernels"`
 	Regions  []RegionReport       `json:"launch_regions"`
@@ -179,6 +184,8 @@ type ExemplaryStepReport struct {
 	GraphMode     string       `json:"graph_mode"`
 	DurationNS    int64        `json:"duration_ns"`
 	HostNS        int64        `json:"host_ns"`
+	Requests      []string     `json:"linked_requests"`
+	LeftOut       int          `json:"linked_requests_left_out"`
 	Spans         []SpanReport `json:"spans"`
 }
 
@@ -213,6 +220,7 @@ func (r *Run) Report(e *collector.Engine) *EngineReport {
 		Engine: e.Label(), RunID: i.RunID.String(), State: e.State().String(), Recorded: r.o.Recorded,
 		Service: collector.CleanText(i.Service), Executable: collector.CleanText(i.Executable), PID: int64(i.PID),
 		Producer: collector.CleanText(i.Producer), GPUUUID: collector.CleanText(i.GPUUUID), GPUName: collector.CleanText(i.GPUName),
+		Model: collector.CleanText(i.Model), Rank: rankReport(i.Rank), Requests: r.requests.report(),
 		Level: collector.LevelText(i.Level), KernelEvery: i.KernelEvery,
 		Steps: StepsReport{
 			Unarmed: distribution(&r.steps[0]), Host: distribution(&r.host), Armed: distribution(&r.steps[1]),
@@ -288,7 +296,7 @@ func exemplaryReport(s *collector.Step) *ExemplaryStepReport {
 		return nil
 	}
 	begin, end := s.Bounds()
-	out := &ExemplaryStepReport{Number: s.Number, Armed: s.Armed, DurationNS: end - begin, HostNS: s.HostNS(), Spans: []SpanReport{}}
+	out := &ExemplaryStepReport{Number: s.Number, Armed: s.Armed, DurationNS: end - begin, HostNS: s.HostNS(), Requests: linkTexts(s), LeftOut: s.LinksDropped(), Spans: []SpanReport{}}
 	if s.HasAttrs {
 		out.BatchSize, out.DecodeTokens, out.PrefillTokens = s.Attrs.BatchSize, s.Attrs.DecodeTokens, s.Attrs.PrefillTokens
 		out.GraphMode = s.Attrs.GraphMode.String()

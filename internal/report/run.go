@@ -43,8 +43,9 @@ func (o Options) withDefaults() Options {
 // maxNames bounds the lanes, and the kernels, that are told apart.
 const maxNames = 4096
 
-// Run collects what a report of one run says. It is a [collector.Observer] of
-// that run's steps and a [collector.Tap] of its entries.
+// Run collects what a report of one run says. It is a [collector.Observer] and
+// [collector.RequestObserver] of that run's steps and requests, and a
+// [collector.Tap] of its entries.
 type Run struct {
 	o Options
 
@@ -56,6 +57,8 @@ type Run struct {
 	lastNS     int64
 	wallNS     int64 // offset of the last step
 	seen       bool
+
+	requests requestStat
 
 	lanes   map[string]*laneStat
 	kernels map[string]*kernelStat
@@ -245,6 +248,7 @@ func (r *Run) Text(e *collector.Engine) string {
 	var b strings.Builder
 	r.header(&b, e)
 	r.stepTable(&b)
+	r.requestTable(&b)
 	r.laneTable(&b)
 	r.kernelTable(&b, e)
 	launchTable(&b, e, r.o.Width)
@@ -282,6 +286,9 @@ func (r *Run) header(b *strings.Builder, e *collector.Engine) {
 	line("run", run+"  "+strings.Join(who, ", "))
 	if i.GPUName != "" || i.GPUUUID != "" {
 		line("gpu", strings.TrimSpace(collector.CleanText(i.GPUName)+"  "+collector.CleanText(i.GPUUUID)))
+	}
+	if m := collector.CleanText(i.Model); m != "" {
+		line("model", m)
 	}
 	level := collector.LevelText(i.Level)
 	if i.KernelEvery > 0 {

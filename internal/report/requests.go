@@ -1,0 +1,76 @@
+package report
+
+import (
+	"encoding/hex"
+	"fmt"
+	"strings"
+
+	"github.com/lanetrace/lanetrace/collector"
+	"github.com/lanetrace/lanetrace/spanring"
+)
+
+// requestStat is what the requests came to that ended and have a trace of their
+// own.
+type requestStat struct {
+	taken, gpu     sketch // from begin to end, and the time of lanes of their steps
+	steps          uint64
+	prompt, output uint64
+}
+
+// ObserveRequest takes a request in that has ended.
+func (r *Run) ObserveRequest(q *collector.Request) {
+	s := &r.requests
+	s.taken.add(uint64(max(0, q.EndNS-q.BeginNS)))
+	s.gpu.add(uint64(max(0, q.GPULaneNS)))
+	s.steps += uint64(q.Steps)
+	s.prompt += uint64(q.PromptTokens)
+	s.output += uint64(q.OutputTokens)
+}
+
+// requestTable is how long requests took, nothing where none was seen.
+func (r *Run) requestTable(b *strings.Builder) {
+	s := &r.requests
+	if s.taken.n == 0 {
+		return
+	}
+	b.WriteByte('\n')
+	table(b, "  ", r.o.Width, []string{"REQUESTS (traced)", "count", "p50", "p99", "max"}, [][]string{
+		append([]string{"whole", Count(s.taken.n)}, stats(&s.taken)...),
+		append([]string{"lanes of their steps", Count(s.gpu.n)}, stats(&s.gpu)...),
+	})
+	fmt.Fprintf(b, "  %s steps linked, %s tokens generated from %s of prompts\n", Count(s.steps), Count(s.output), Count(s.prompt))
+}
+
+// RequestsReport are the requests that ended and have a trace of their own.
+type RequestsReport struct {
+	Taken        Distribution `json:"taken"`
+	GPULanes     Distribution `json:"gpu_lanes"`
+	Steps        uint64       `json:"linked_steps"`
+	PromptTokens uint64       `json:"prompt_tokens"`
+	OutputTokens uint64       `json:"output_tokens"`
+}
+
+func (s *requestStat) report() RequestsReport {
+	return RequestsReport{distribution(&s.taken), distribution(&s.gpu), s.steps, s.prompt, s.output}
+}
+
+// RankReport is an engine's place in its parallel groups; -1 is none.
+type RankReport struct {
+	Data     int32 `json:"data"`
+	Tensor   int32 `json:"tensor"`
+	Pipeline int32 `json:"pipeline"`
+	Expert   int32 `json:"expert"`
+}
+
+func rankReport(r spanring.Rank) RankReport {
+	return RankReport{r.Data, r.Tensor, r.Pipeline, r.Expert}
+}
+
+// linkTexts are the requests that a step worked for, as trace and span id.
+func linkTexts(s *collector.Step) []string {
+	out := []string{}
+	for _, l := range s.Links {
+		out = append(out, hex.EncodeToString(l.TraceID[:])+"-"+hex.EncodeToString(l.SpanID[:]))
+	}
+	return out
+}
