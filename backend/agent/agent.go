@@ -79,6 +79,10 @@ func BuildTo(path string, flags ...string) (err error) {
 	if err != nil {
 		return ErrNoCompiler
 	}
+	// gcc runs in the folder of the sources.
+	if path, err = filepath.Abs(path); err != nil {
+		return fmt.Errorf("agent: make the library: %w", err)
+	}
 	src, err := os.MkdirTemp("", "lanetrace-agent-")
 	if err != nil {
 		return fmt.Errorf("agent: make a folder for the sources: %w", err)
