@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -371,6 +372,50 @@ func linkLines(hex string, n int) (out []string) {
 		out = append(out, fmt.Sprintf("link step=1 %s %s 1", hex+strings.Repeat("0", 30), hex+strings.Repeat("0", 14)))
 	}
 	return out
+}
+
+// A capture of which nobody told the hub, in the mode that forbids the most, is neither
+// joined nor spoilt by the harvest, the anchors, and lanes on other streams.
+func TestHubForeignCapture(t *testing.T) {
+	e := newHubRig(t, hubOptions{level: "lane"})
+	e.script("stream 1 0\n step 0\n foreigncapture 1 0 = 0\n begin 0 0 1 1 = 0")
+	for range 30 {
+		e.script("begin 0 0 1 0 = 1\n launch 0 0\n end 0\n drain = 0\n sleepms 20")
+	}
+	e.script("foreignend 1 = 0\n begin 0 0 1 1 = 1\n end 0\n endstep 0\n drain = 0")
+	if c := e.counters(); c[spanring.CtrAnchors] < 2 || c[spanring.CtrCapturing] != 1 {
+		t.Errorf("%d anchors, %d not begun for the capture", c[spanring.CtrAnchors], c[spanring.CtrCapturing])
+	}
+	e.balanced(0)
+}
+
+// Values that cannot be are refused, each for its reason, and nothing is mended.
+func TestHubRefusals(t *testing.T) {
+	for how, reason := range map[int]string{1: "end_before_start", 2: "not_finite", 3: "zero", 4: "too_long", 5: "misplaced"} {
+		e := newHubRig(t, hubOptions{level: "lane"})
+		// The second span is held against an anchor that the first one brought.
+		e.script("step 0\n begin 0 0 1 0 = 1\n launch 0 0\n end 0\n drain = 0\n hold 1\n begin 1 0 2 0 = 1\n launch 0 0\n end 1")
+		e.script(fmt.Sprintf("lie 1 %d\n hold 0\n endstep 0\n drain = 0", how))
+		e.counted(map[string]uint64{"begun": 3, "landed": 2, "failed_" + reason: 1, "steps_begun": 1, "steps_ended": 1})
+		want := "failed lane b step=1 ordinal=2 parent=0 lane=2 stream=1: " + reason
+		if got := e.log(); !slices.Contains(got, want) {
+			t.Errorf("%s: %v, want %q", reason, got, want)
+		}
+	}
+}
+
+// The thread dozes while nothing is in flight, and wakes for what begins then.
+func TestHubWakes(t *testing.T) {
+	e := newHubRig(t, hubOptions{level: "lane"})
+	for range 2 {
+		e.script("sleepms 600\n step 0\n begin 0 0 1 0 = 1\n end 0\n endstep 0")
+		start := time.Now()
+		e.until("inflight", "0")
+		if d := time.Since(start); d > 5*time.Second {
+			t.Errorf("landed after %v", d)
+		}
+	}
+	e.balanced(0)
 }
 
 // At off no entry point asks the driver, writes, or counts.

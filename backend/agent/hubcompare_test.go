@@ -103,6 +103,10 @@ func (g *goRig) act(op string, a ...int) {
 		if err := g.drv.EndCapture(g.stream[a[0]]); err != nil {
 			g.t.Error(err)
 		}
+	case "renew":
+		g.dev.StreamDestroyed(g.stream[a[0]])
+		g.drv.DropStream(g.stream[a[0]])
+		g.stream[a[0]] = g.drv.NewStream()
 	case "level":
 		if err := g.hub.SetLevel(lanetrace.Level(a[0])); err != nil {
 			g.t.Error(err)
@@ -140,7 +144,7 @@ func (g *goRig) close() ([]string, spanring.Counters) {
 // A random engine, careless at times, does the same over both producers: the same
 // steps and spans with the same ordinals, parents and failures, and the same counters.
 func TestHubComparedWithGo(t *testing.T) {
-	for seed := range uint64(10) {
+	for seed := range uint64(8) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			r := rand.New(rand.NewPCG(seed, 7))
 			level := []string{"kernel", "lane", "basic"}[seed%3]
@@ -149,7 +153,26 @@ func TestHubComparedWithGo(t *testing.T) {
 				e.do(fmt.Sprintf("stream %d 0", i))
 			}
 			var script []string
-			both := func(op string, a ...int) {
+			var both func(op string, a ...int)
+			// Meanwhile the driver refuses a record or a launch; the agent's thread, which
+			// records too, is held.
+			refused := func(f func()) {
+				skip := r.IntN(2)
+				e.do("hold 1")
+				if what := r.IntN(3); what == 0 {
+					e.do("fail cuLaunchKernel 719 0 1")
+					g.drv.Fail(scripted.Launch, 1, 719)
+				} else {
+					e.do(fmt.Sprintf("fail cuEventRecord 700 %d 1", skip))
+					g.drv.Fail(scripted.Record, skip+1, 700)
+				}
+				f()
+				e.do("heal")
+				e.do("hold 0")
+				g.drv.Heal(scripted.Record)
+				g.drv.Heal(scripted.Launch)
+			}
+			both = func(op string, a ...int) {
 				line := op
 				for _, v := range a {
 					line += fmt.Sprint(" ", v)
@@ -158,6 +181,9 @@ func TestHubComparedWithGo(t *testing.T) {
 					e.want(line+" 2", "0")
 				} else if op == "launch" {
 					e.do(line + " -1")
+				} else if op == "renew" {
+					e.want(fmt.Sprintf("destroy %d", a[0]), "0")
+					e.do(fmt.Sprintf("stream %d 0", a[0]))
 				} else {
 					e.do(line)
 				}
@@ -188,14 +214,31 @@ func TestHubComparedWithGo(t *testing.T) {
 					both("next", lane, r.IntN(compareLanes), id)
 				case n < 76:
 					both("bind", step-1, stream)
-				case n < 90:
+				case n < 87:
 					both("launch", stream)
+				case n < 90:
+					refused(func() {
+						switch r.IntN(4) {
+						case 0:
+							both("begin", lane, step, id, stream)
+						case 1:
+							both("end", lane)
+						case 2:
+							both("next", lane, r.IntN(compareLanes), id)
+						default:
+							both("launch", stream)
+						}
+					})
 				case n < 92:
 					both("attrs", step, r.IntN(9), r.IntN(9), r.IntN(9))
 				case n < 94:
 					both("link", step, r.IntN(3), r.IntN(2), 1+r.IntN(100))
 				case n < 95:
 					both("request", r.IntN(3), 100, 200)
+				case n < 96:
+					if stream != capturing {
+						both("renew", stream)
+					}
 				case n < 97:
 					both("level", []int{0, 1, 2, 3, 3, 3, 3, 3, 3}[r.IntN(9)])
 				default:

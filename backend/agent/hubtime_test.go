@@ -87,6 +87,32 @@ func TestHubClockAgainstTruth(t *testing.T) {
 	}
 }
 
+// Where no anchor can be had, its tries are bounded and given up, and a span is placed
+// by its own bounds, honestly.
+func TestHubWithoutAnchor(t *testing.T) {
+	e := newHubRig(t, hubOptions{level: "lane"})
+	e.script("stallown 1 = 0\n step 0\n begin 0 0 1 0 = 1\n launch 0 0\n end 0\n endstep 0\n drain = 0")
+	var r, q int
+	var start, dur int64
+	if _, err := fmt.Sscan(e.do("truth 0"), &r, &q, &start, &dur); err != nil || r != 0 || q != 0 {
+		t.Fatal(r, q, err)
+	}
+	s := e.landed()[[2]uint64{1, 1}]
+	if off := s.StartMonoNS - start; math.Abs(float64(off)) > float64(s.PlaceUncertaintyNS)+32 {
+		t.Errorf("placed %d ns off, ± %d ns", off, s.PlaceUncertaintyNS)
+	}
+	c := e.counters()
+	if c[spanring.CtrAnchorsGivenUp] == 0 || c[spanring.CtrAnchors] != 0 {
+		t.Errorf("%d anchors, %d given up", c[spanring.CtrAnchors], c[spanring.CtrAnchorsGivenUp])
+	}
+	// Released, the pending one is an anchor.
+	e.script("stallown 0 = 0\n step 0\n begin 0 0 1 0 = 1\n launch 0 0\n end 0\n endstep 0\n drain = 0")
+	if c := e.counters(); c[spanring.CtrAnchors] == 0 {
+		t.Error("no anchor after the release")
+	}
+	e.balanced(0)
+}
+
 // No anchor is taken while nothing is in flight, and no driver call is made.
 func TestHubIdleAsksNothing(t *testing.T) {
 	e := newHubRig(t, hubOptions{level: "lane"})
@@ -186,4 +212,26 @@ func TestHubArming(t *testing.T) {
 	}
 	t.Logf("one step in %d", info.KernelEvery)
 	e.balanced(0)
+}
+
+// What a step and a lane cost the calling thread, and the driver calls in a lane alone,
+// over the stand-in. Bounds are wide: the machine may be busy.
+func TestHubCost(t *testing.T) {
+	if testing.Short() {
+		t.Skip("measures")
+	}
+	e := newHubRig(t, hubOptions{level: "lane"})
+	var step, lane, calls int64 = math.MaxInt64, math.MaxInt64, math.MaxInt64
+	for range 5 {
+		var s, l, c int64
+		if _, err := fmt.Sscan(e.do("bench 1000"), &s, &l, &c); err != nil {
+			t.Fatal(err)
+		}
+		step, lane, calls = min(step, s), min(lane, l), min(calls, c)
+		e.want("drain", "0")
+	}
+	if step > 20_000 || lane-calls > 20_000 {
+		t.Errorf("a step takes %d ns, a lane %d ns, of which its driver calls %d ns", step, lane, calls)
+	}
+	t.Logf("a step takes %d ns, a lane %d ns, of which its driver calls %d ns", step, lane, calls)
 }

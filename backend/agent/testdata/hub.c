@@ -167,6 +167,25 @@ static void setup(void) {
   }
 }
 
+// A driver that lies about one pair.
+static struct {
+  int how; // 1 end before start, 2 not a number, 3 zero, 4 too long, 5 elsewhere
+  void *start, *end;
+} lie;
+
+static lt_result lying(float *ms, void *a, void *b) {
+  lt_result r = driver.elapsed(ms, a, b);
+  if (r != 0 || lie.how == 0)
+    return r;
+  if (a == lie.start && b == lie.end) {
+    const float pair[] = {*ms, -*ms, __builtin_nanf(""), 0, *ms + 1e5f, *ms};
+    *ms = pair[lie.how];
+  } else if (lie.how == 5 && b == lie.start && a != b) {
+    *ms += 5000; // from an anchor
+  }
+  return r;
+}
+
 static void *level_seen_user = &driver;
 static int level_seen = -1;
 static void see_level(int level, void *user) {
@@ -265,6 +284,19 @@ static void act(char *text) {
     printf("%d\n", r);
   } else if (is(op, "fail")) {
     printf("%d\n", lt_testdriver_fail(word, (int)a, (int)b, (int)c));
+  } else if (is(op, "lie")) { // lane, how
+    lie.start = pool_of()->cell[lane[a].slot].start;
+    lie.end = pool_of()->cell[lane[a].slot].end;
+    lie.how = (int)b;
+    lt_the_hub()->drv.elapsed = lying;
+    puts("0");
+  } else if (is(op, "stallown")) { // the stream of the anchors
+    printf("%d\n", lt_testdriver_stall_stream(pool_of()->own, (int)a));
+  } else if (is(op, "foreigncapture")) { // of which the hub hears nothing
+    printf("%d\n", cuStreamBeginCapture_v2(stream[a], (int)b));
+  } else if (is(op, "foreignend")) {
+    CUgraph g = NULL;
+    printf("%d\n", cuStreamEndCapture(stream[a], &g));
   } else if (is(op, "heal")) {
     lt_testdriver_clear_faults();
     puts("0");
