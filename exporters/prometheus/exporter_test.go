@@ -61,7 +61,7 @@ func serveWith(t testing.TB, o collector.InstrumentOptions, export func() collec
 	return ins, p.Handler()
 }
 
-func get(t *testing.T, h http.Handler, accept string) *http.Response {
+func get(t testing.TB, h http.Handler, accept string) *http.Response {
 	t.Helper()
 	r := httptest.NewRequest(http.MethodGet, "/metrics", nil)
 	r.Header.Set("Accept", accept)
@@ -74,7 +74,7 @@ func get(t *testing.T, h http.Handler, accept string) *http.Response {
 }
 
 // scrape reads the text format with Prometheus's own parser.
-func scrape(t *testing.T, h http.Handler) map[string]*dto.MetricFamily {
+func scrape(t testing.TB, h http.Handler) map[string]*dto.MetricFamily {
 	t.Helper()
 	res := get(t, h, "text/plain")
 	p := expfmt.NewTextParser(model.LegacyValidation)

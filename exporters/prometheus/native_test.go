@@ -3,9 +3,12 @@ package prometheus
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
+	"maps"
 	"math"
 	"net/http"
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -23,7 +26,7 @@ const acceptProto = "application/vnd.google.protobuf;proto=io.prometheus.client.
 
 // scrapeProto reads the protobuf format, as a server does that wants native
 // histograms.
-func scrapeProto(t *testing.T, h http.Handler) map[string]*dto.MetricFamily {
+func scrapeProto(t testing.TB, h http.Handler) map[string]*dto.MetricFamily {
 	t.Helper()
 	res := get(t, h, acceptProto)
 	d := expfmt.NewDecoder(res.Body, expfmt.ResponseFormat(res.Header))
@@ -189,4 +192,15 @@ func countErrors(c client.Collector) (n int) {
 		}
 	}
 	return n
+}
+
+func labelText(m *dto.Metric) string {
+	l := labelsOf(m)
+	out := ""
+	for _, k := range slices.Sorted(maps.Keys(l)) {
+		if l[k] != "" { // an empty label is none
+			out += fmt.Sprintf("%s=%q,", k, l[k])
+		}
+	}
+	return out
 }
