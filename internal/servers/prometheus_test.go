@@ -218,6 +218,38 @@ func TestPrometheusNativeHistograms(t *testing.T) {
 	}
 }
 
+// Metrics pushed straight to Prometheus's OTLP receiver have the same names and
+// values as those it scrapes; exponential histograms are native ones.
+func TestPrometheusOTLP(t *testing.T) {
+	for _, form := range []string{"explicit", "exponential"} {
+		t.Run(form, func(t *testing.T) {
+			m := servers.StartPrometheus(t, servers.PrometheusOptions{})
+			r := runEngine(t, []string{
+				"OTEL_EXPORTER_OTLP_METRICS_PROTOCOL=http/protobuf", "OTEL_TRACES_EXPORTER=none",
+				"OTEL_EXPORTER_OTLP_METRICS_ENDPOINT=" + m.OTLPHTTP + "/v1/metrics",
+			}, "--histograms", form)
+			run := r.side.Settled(1)[0].RunID
+			for _, l := range r.report.Engines[0].Lanes {
+				query := fmt.Sprintf("lanetrace_gpu_lane_duration_seconds_count{job=\"decode\",instance=%q,lane=%q}", run, l.Lane)
+				if form == "exponential" {
+					query = fmt.Sprintf("histogram_count(lanetrace_gpu_lane_duration_seconds{job=\"decode\",instance=%q,lane=%q})", run, l.Lane)
+				}
+				servers.Poll(t, query, func() error {
+					v, err := m.Value(t.Context(), query)
+					if err == nil && v != float64(l.Unarmed.Count) {
+						err = fmt.Errorf("%v, the recording says %d", v, l.Unarmed.Count)
+					}
+					return err
+				})
+			}
+			info, err := m.Query(t.Context(), fmt.Sprintf("target_info{job=\"decode\",instance=%q}", run), time.Time{})
+			if err != nil || len(info) != 1 || info[0].Label("host_name") == "" || info[0].Label("process_pid") == "" {
+				t.Errorf("the engine's resource: %+v, %v", info, err)
+			}
+		})
+	}
+}
+
 // Exemplars are stored by Prometheus and lead to traces that Jaeger has: to the
 // very span whose length they show.
 func TestExemplars(t *testing.T) {
