@@ -53,13 +53,18 @@ func (l *Lines) Export(s *collector.Step, reason collector.ExportReason) {
 	s.Engine.Ledger().Export(units)
 }
 
-func (l *Lines) write(s *collector.Step, reason collector.ExportReason) error {
+// begin empties the buffer and, the first time, writes the header.
+func (l *Lines) begin() {
 	l.b = l.b[:0]
 	if !l.head {
 		l.head = true
 		l.b = append(l.b, left("BEGIN (UTC)", timeWidth)+"  "+left("ENGINE", engineWidth)+"  "+right("STEP", stepWidth)+"  "+
 			left("SPAN", nameWidth)+"  "+right("µs", lengthWidth)+"  DETAIL\n"...)
 	}
+}
+
+func (l *Lines) write(s *collector.Step, reason collector.ExportReason) error {
+	l.begin()
 	start, end := s.Bounds()
 	l.line(s, start, "step", 0, end-start, stepDetail(s, reason))
 	if s.HasEnd {
@@ -89,12 +94,16 @@ func (l *Lines) write(s *collector.Step, reason collector.ExportReason) error {
 }
 
 func (l *Lines) line(s *collector.Step, startMonoNS int64, name string, depth int, lengthNS int64, detail string) {
-	at := time.Unix(0, s.UnixNS(startMonoNS)).UTC().Format("2006-01-02T15:04:05.000000000Z")
+	l.row(s.Engine, s.UnixNS(startMonoNS), strconv.FormatUint(s.Number, 10), name, depth, lengthNS, detail)
+}
+
+func (l *Lines) row(e *collector.Engine, unixNS int64, step, name string, depth int, lengthNS int64, detail string) {
+	at := time.Unix(0, unixNS).UTC().Format("2006-01-02T15:04:05.000000000Z")
 	length := "-"
 	if lengthNS >= 0 {
 		length = microseconds(lengthNS)
 	}
-	text := at + "  " + left(clip(s.Engine.Label(), engineWidth), engineWidth) + "  " + right(strconv.FormatUint(s.Number, 10), stepWidth) + "  " +
+	text := at + "  " + left(clip(e.Label(), engineWidth), engineWidth) + "  " + right(step, stepWidth) + "  " +
 		left(spaces(2*depth)+clipMiddle(name, nameWidth-2*min(depth, nameWidth/4)), nameWidth) + "  " + right(length, lengthWidth) + "  " + detail
 	l.b = append(l.b, strings.TrimRight(text, " ")...)
 	l.b = append(l.b, '\n')
@@ -130,7 +139,7 @@ func stepDetail(s *collector.Step, reason collector.ExportReason) string {
 	for _, c := range []struct {
 		n    int
 		name string
-	}{{s.FailedCount, "failed"}, {int(s.Dropped), "dropped"}, {s.Missing(), "missing"}, {s.LeftOut, "left out"}} {
+	}{{s.FailedCount, "failed"}, {int(s.Dropped), "dropped"}, {s.Missing(), "missing"}, {s.LeftOut, "left out"}, {len(s.Links) + s.LinksDropped(), "requests"}} {
 		if c.n > 0 {
 			parts = append(parts, fmt.Sprintf("%s %d", c.name, c.n))
 		}

@@ -41,6 +41,30 @@ func (r *Run) requestTable(b *strings.Builder) {
 	fmt.Fprintf(b, "  %s steps linked, %s tokens generated from %s of prompts\n", Count(s.steps), Count(s.output), Count(s.prompt))
 }
 
+// ExportRequest writes one request. It implements collector.RequestExporter; see
+// Export for errors.
+func (l *Lines) ExportRequest(q *collector.Request) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.err == nil {
+		l.begin()
+		detail := fmt.Sprintf("trace %s, %d steps, %s µs in lanes, %d tokens from %d",
+			hex.EncodeToString(q.TraceID[:]), q.Steps, microseconds(q.GPULaneNS), q.OutputTokens, q.PromptTokens)
+		if q.StepsOpen > 0 {
+			detail += fmt.Sprintf(", %d steps still open", q.StepsOpen)
+		}
+		l.row(q.Engine, q.UnixNS(q.BeginNS), "-", "request", 0, q.EndNS-q.BeginNS, detail)
+		if _, err := l.w.Write(l.b); err != nil {
+			l.err = fmt.Errorf("write request: %w", err)
+		}
+	}
+	if l.err != nil {
+		q.Engine.Ledger().Drop(collector.DropRefused, 1)
+		return
+	}
+	q.Engine.Ledger().Export(1)
+}
+
 // RequestsReport are the requests that ended and have a trace of their own.
 type RequestsReport struct {
 	Taken        Distribution `json:"taken"`

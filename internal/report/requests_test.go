@@ -1,6 +1,8 @@
 package report
 
 import (
+	"bytes"
+	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -59,5 +61,56 @@ func TestRequests(t *testing.T) {
 	e = read(t, synth.Options{Duration: 50 * time.Millisecond}, r)
 	if s := r.Text(e); strings.Contains(s, "REQUESTS") || strings.Contains(s, "model") {
 		t.Errorf("%s", s)
+	}
+}
+
+// TestRequestLines: a line for each request that ended, and every step says how many
+// it worked for.
+func TestRequestLines(t *testing.T) {
+	var out bytes.Buffer
+	l := NewLines(&out)
+	p, err := collector.NewProcessor(synth.New(synth.Options{Duration: 60 * time.Millisecond, RequestEvery: 4}), collector.ProcessorOptions{
+		Exporter: l, Selector: collector.SelectAll{},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(p.Drain(), p.Close(), l.Close()); err != nil {
+		t.Fatal(err)
+	}
+	a := p.Engine().Account()
+	if a.Sidecar.Exported != a.Sidecar.Received || a.Sidecar.Received != a.Producer.Landed {
+		t.Errorf("account %+v", a)
+	}
+	steps, requests := 0, 0
+	for s := range strings.Lines(out.String()) {
+		switch {
+		case strings.Contains(s, "  request  ") && strings.Contains(s, " tokens from ") && strings.Contains(s, "  trace "):
+			requests++
+		case strings.Contains(s, "  step  ") && strings.Contains(s, ", requests "):
+			steps++
+		}
+	}
+	if n := p.Engine().Requests().Ended; n == 0 || requests != int(n) {
+		t.Errorf("%d lines of %d requests", requests, n)
+	}
+	if n := a.Producer.Landed; steps == 0 || uint64(steps) > n {
+		t.Errorf("%d steps say that they worked for requests", steps)
+	}
+	l = NewLines(&failing{2000})
+	if p, err = collector.NewProcessor(synth.New(synth.Options{Duration: 60 * time.Millisecond, RequestEvery: 4}), collector.ProcessorOptions{
+		Exporter: l, Selector: collector.SelectAll{},
+	}); err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	if err := p.Drain(); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Close(); err == nil || !strings.Contains(err.Error(), "disk full") {
+		t.Errorf("Close: %v", err)
+	}
+	if a := p.Engine().Account(); a.Sidecar.Dropped["refused"] == 0 || a.Sidecar.Pending != 0 || len(a.Unbalanced()) > 0 {
+		t.Errorf("account %+v", a.Sidecar)
 	}
 }
