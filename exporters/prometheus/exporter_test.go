@@ -264,6 +264,52 @@ func TestEverythingIsThereFromTheStart(t *testing.T) {
 	}
 }
 
+// TestCountersStartAtZero: of an engine that has done nothing every counter is there
+// at 0, so that the first of anything is an increase and an alert on it fires.
+func TestCountersStartAtZero(t *testing.T) {
+	ins, h := serve(t, func() collector.ExportStats { return collector.ExportStats{} })
+	w, p := engine(t, ins, collector.ProcessorOptions{Label: "e"}, spanring.Info{})
+	poll(t, p)
+	fs := scrape(t, h)
+	counters := 0
+	for _, m := range collector.Metrics() {
+		if m.Type != collector.TypeCounter || m.Name == "process.cpu.time" {
+			continue
+		}
+		f := fs[m.PrometheusName()]
+		if f == nil {
+			t.Errorf("no %s", m.PrometheusName())
+			continue
+		}
+		for _, s := range f.Metric {
+			counters++
+			if s.Counter.GetValue() != 0 {
+				t.Errorf("%s%v is %v", f.GetName(), labelsOf(s), s.Counter.GetValue())
+			}
+		}
+	}
+	if counters < 100 {
+		t.Errorf("only %d counters", counters)
+	}
+	// The very first of each reason is seen as an increase by 1.
+	for r := spanring.FailNone + 1; int(r) < spanring.NumReasons; r++ {
+		w.Add(r.Counter(), 1)
+	}
+	w.Add(spanring.CtrDropped, 1)
+	for r := range collector.NumDropReasons {
+		p.Engine().Ledger().Receive(1)
+		p.Engine().Ledger().Drop(collector.DropReason(r), 1)
+	}
+	after := scrape(t, h)
+	for _, name := range []string{"lanetrace_spans_failed_total", "lanetrace_spans_dropped_total", "lanetrace_sidecar_spans_dropped_total"} {
+		for _, s := range after[name].Metric {
+			if d := s.Counter.GetValue() - value(t, fs, name, labelsOf(s)); d != 1 {
+				t.Errorf("%s%v rose by %v", name, labelsOf(s), d)
+			}
+		}
+	}
+}
+
 // TestArmedStepsStayOut: armed steps whose lanes are much slower change nothing in
 // the lane's and step's own histograms.
 func TestArmedStepsStayOut(t *testing.T) {
