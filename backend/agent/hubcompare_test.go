@@ -177,14 +177,15 @@ func TestHubComparedWithGo(t *testing.T) {
 				for _, v := range a {
 					line += fmt.Sprint(" ", v)
 				}
-				if op == "capture" {
+				switch op {
+				case "capture":
 					e.want(line+" 2", "0")
-				} else if op == "launch" {
+				case "launch":
 					e.do(line + " -1")
-				} else if op == "renew" {
+				case "renew":
 					e.want(fmt.Sprintf("destroy %d", a[0]), "0")
 					e.do(fmt.Sprintf("stream %d 0", a[0]))
-				} else {
+				default:
 					e.do(line)
 				}
 				g.act(op, a...)
