@@ -163,7 +163,7 @@ func (a *assembler) stepBegin(w *spanring.Words) {
 		return
 	}
 	a.countRoot(st)
-	st.Level = b.Level
+	st.Level, st.Asked = b.Level, b.Asked
 	if !st.HasBegin {
 		st.HasBegin, st.BeginMonoNS, st.Armed = true, b.MonoNS, b.Armed
 	}

@@ -25,7 +25,7 @@ type Options struct {
 	// Processor is what becomes of each ring's steps. Label and Selector are the
 	// collector's to set.
 	Processor ProcessorOptions
-	// NewSelector makes the selector of one engine. Default LiveSelector{}.
+	// NewSelector makes the selector of one engine. Default NewLiveSelector(LiveOptions{}).
 	NewSelector func() Selector
 
 	// Rescan is how often the directory is looked at. Default 250 ms.
@@ -86,7 +86,7 @@ func New(o Options) (*Collector, error) {
 		return nil, err
 	}
 	if o.NewSelector == nil {
-		o.NewSelector = func() Selector { return LiveSelector{} }
+		o.NewSelector = func() Selector { return NewLiveSelector(LiveOptions{}) }
 	}
 	if o.Rescan == 0 {
 		o.Rescan = 250 * time.Millisecond

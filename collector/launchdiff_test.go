@@ -65,7 +65,7 @@ func TestLaunchDiffOnItsStep(t *testing.T) {
 	if u := a.Unbalanced(); len(u) > 0 || s.Units() != 1 {
 		t.Errorf("unbalanced %v, %d units", u, s.Units())
 	}
-	if r, _ := (LiveSelector{OneInN: -1}).Select(s); r != ExportLaunchDiff {
+	if r, _ := NewLiveSelector(LiveOptions{OneInN: -1}).Select(s); r != ExportLaunchDiff {
 		t.Errorf("exported as %v", r)
 	}
 }

@@ -15,7 +15,7 @@ import (
 type ProcessorOptions struct {
 	// Label is the engine's name in metrics. Default EngineName of the source.
 	Label string
-	// Selector decides which steps are exported. Default LiveSelector{}.
+	// Selector decides which steps are exported. Default NewLiveSelector(LiveOptions{}).
 	Selector Selector
 	// Exporter takes selected steps. Default none: every step is not selected.
 	Exporter Exporter
@@ -53,7 +53,7 @@ type ProcessorOptions struct {
 
 func (o ProcessorOptions) withDefaults() ProcessorOptions {
 	if o.Selector == nil {
-		o.Selector = LiveSelector{}
+		o.Selector = NewLiveSelector(LiveOptions{})
 	}
 	if o.StepTimeout == 0 {
 		o.StepTimeout = 15 * time.Second

@@ -190,7 +190,7 @@ func TestRequests(t *testing.T) {
 		},
 		{
 			name: "steps that are not exported count",
-			o:    ProcessorOptions{Selector: LiveSelector{OneInN: -1}},
+			o:    ProcessorOptions{Selector: NewLiveSelector(LiveOptions{OneInN: -1})},
 			es: []wordser{
 				begin(1, 100), link(1, 1), lane(1, 1, 1, 200, 50), linkedEnd(1, 100, 300, 1, 1),
 				begin(2, 400), linkedEnd(2, 400, 600, 0, 0),
@@ -201,7 +201,7 @@ func TestRequests(t *testing.T) {
 		},
 		{
 			name: "a trace that is not recorded gets no summary and selects no step",
-			o:    ProcessorOptions{Selector: LiveSelector{OneInN: -1}},
+			o:    ProcessorOptions{Selector: NewLiveSelector(LiveOptions{OneInN: -1})},
 			es: []wordser{
 				begin(1, 100),
 				&spanring.StepLink{Step: 1, TraceContext: spanring.TraceContext{TraceID: [16]byte{9}, SpanID: [8]byte{9}}},
@@ -356,7 +356,7 @@ func TestLinks(t *testing.T) {
 
 func TestLinkedStepIsSelected(t *testing.T) {
 	src := newMemSource("a")
-	p, k := exporting(t, src, ProcessorOptions{Selector: LiveSelector{OneInN: -1}})
+	p, k := exporting(t, src, ProcessorOptions{Selector: NewLiveSelector(LiveOptions{OneInN: -1})})
 	src.push(begin(1, 1), end(1, 1, 2, 0), begin(2, 3), link(2, 1), linkedEnd(2, 3, 4, 0, 1))
 	pollAll(t, p)
 	if len(k.steps) != 1 || k.steps[0].Number != 2 || k.reasons[0] != ExportLinked || ExportLinked.String() != "linked" {
@@ -423,7 +423,7 @@ func TestHostileRequests(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(3, 4))
 	src := newMemSource("a")
 	const most = 50
-	p, k := exporting(t, src, ProcessorOptions{MaxOpenRequests: most, MaxOpenSteps: 20, StepTimeout: time.Second, Selector: LiveSelector{OneInN: -1}})
+	p, k := exporting(t, src, ProcessorOptions{MaxOpenRequests: most, MaxOpenSteps: 20, StepTimeout: time.Second, Selector: NewLiveSelector(LiveOptions{OneInN: -1})})
 	ends := 0
 	for range 400 {
 		for range 200 {

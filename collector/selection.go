@@ -11,6 +11,8 @@ const (
 	ExportFailed                  // a span of it failed
 	ExportDropped                 // a span of it found no slot, or was left out
 	ExportLaunchDiff              // a region of it enqueued other operations than before
+	ExportAsked                   // its kernels were timed because somebody asked for it
+	ExportSlow                    // it took long within its class
 	ExportLinked                  // it worked for a request whose trace is recorded
 	ExportArmed                   // its kernels were timed
 	ExportOneInN                  // one of so many
@@ -22,7 +24,9 @@ const (
 // NumExportReasons is the number of reasons, ExportNone included.
 const NumExportReasons = int(numExportReasons)
 
-var exportText = [NumExportReasons]string{"none", "incomplete", "failed", "dropped", "launch_diff", "linked", "armed", "one_in_n", "all"}
+var exportText = [NumExportReasons]string{
+	"none", "incomplete", "failed", "dropped", "launch_diff", "asked", "slow", "linked", "armed", "one_in_n", "all",
+}
 
 // String is the attribute's value.
 func (r ExportReason) String() string {
@@ -43,6 +47,8 @@ const (
 	NotWanted
 	// NotSampled: a request whose trace is not recorded.
 	NotSampled
+	// NotBudget: something spoke for the step, but the byte budget did not allow it.
+	NotBudget
 
 	numNotSelected
 )
@@ -50,7 +56,7 @@ const (
 // NumNotSelected is the number of reasons.
 const NumNotSelected = int(numNotSelected)
 
-var notSelectedText = [NumNotSelected]string{"one_in_n", "no_exporter", "request_not_sampled"}
+var notSelectedText = [NumNotSelected]string{"one_in_n", "no_exporter", "request_not_sampled", "budget"}
 
 // String is the value of the metric label reason.
 func (r NotSelected) String() string {
@@ -77,35 +83,108 @@ func (SelectAll) Select(*Step) (ExportReason, NotSelected) { return ExportAll, 0
 // DefaultOneInN is how many steps one exported step stands for.
 const DefaultOneInN = 1000
 
-// LiveSelector is the selection of a live engine: what went wrong, what is armed,
-// linked to a request, and one step in N.
-type LiveSelector struct {
+// LiveOptions say which steps of a live engine are exported.
+type LiveOptions struct {
 	// OneInN exports each step whose number is a multiple of it. 0 is
 	// DefaultOneInN, negative is none.
 	OneInN int
+	// Slow says which steps are slow within their class.
+	Slow SlowOptions
+	// BudgetBytes is how many bytes of traces a second are exported on average, as
+	// they are encoded. 0 is DefaultBudgetBytes, negative is without bound.
+	BudgetBytes int
+	// BurstBytes may be exported at once after a quiet time. Default: what the budget
+	// has in DefaultBurstSeconds.
+	BurstBytes int
+	// Size is how many bytes a step's trace has. Default EstimateBytes.
+	Size func(s *Step) int
+	// OnSlow, if not nil, is told of each slow step, exported or not, on the
+	// goroutine that reads the engine.
+	OnSlow func(s *Step)
 }
 
-// Select implements Selector.
-func (l LiveSelector) Select(s *Step) (ExportReason, NotSelected) {
-	n := l.OneInN
-	if n == 0 {
-		n = DefaultOneInN
+// LiveSelector is the selection of one live engine: what went wrong, what was asked
+// for, what is slow, linked to a request or armed, and one step in N, all within a
+// byte budget in which none of these starves for another.
+type LiveSelector struct {
+	o      LiveOptions
+	slow   slowDetector
+	budget budget
+}
+
+// NewLiveSelector makes the selector of one engine.
+func NewLiveSelector(o LiveOptions) *LiveSelector {
+	if o.OneInN == 0 {
+		o.OneInN = DefaultOneInN
 	}
-	switch {
-	case s.Incomplete != Complete:
-		return ExportIncomplete, 0
-	case s.FailedCount > 0:
-		return ExportFailed, 0
-	case s.Dropped > 0 || s.LeftOut > 0:
-		return ExportDropped, 0
-	case s.LaunchDiffCount > 0:
-		return ExportLaunchDiff, 0
-	case s.Linked():
-		return ExportLinked, 0
-	case s.Armed:
-		return ExportArmed, 0
-	case n > 0 && s.Number%uint64(n) == 0:
-		return ExportOneInN, 0
+	if o.BudgetBytes == 0 {
+		o.BudgetBytes = DefaultBudgetBytes
 	}
-	return ExportNone, NotOneInN
+	o.BudgetBytes = max(o.BudgetBytes, 0)
+	if o.BurstBytes == 0 {
+		o.BurstBytes = DefaultBurstSeconds * o.BudgetBytes
+	}
+	if o.Size == nil {
+		o.Size = EstimateBytes
+	}
+	return &LiveSelector{
+		o: o, slow: slowDetector{o: o.Slow.withDefaults()}, budget: newBudget(o.BudgetBytes, o.BurstBytes),
+	}
+}
+
+// groupOf is the part of the budget that a reason draws on.
+var groupOf = [NumExportReasons]budgetGroup{
+	ExportIncomplete: groupFault, ExportFailed: groupFault, ExportDropped: groupFault, ExportLaunchDiff: groupFault,
+	ExportAsked: groupAsked, ExportSlow: groupSlow, ExportLinked: groupLinked, ExportArmed: groupArmed, ExportOneInN: groupOneInN,
+}
+
+// Select implements Selector. A step for which several reasons hold is exported
+// when the budget has something left for any of them; the first is named. It does
+// not block; it allocates when a step is the first of its class.
+func (l *LiveSelector) Select(s *Step) (ExportReason, NotSelected) {
+	slow := l.slow.slow(s)
+	if slow && l.o.OnSlow != nil {
+		l.o.OnSlow(s)
+	}
+	named, size := ExportNone, 0
+	for r := ExportIncomplete; r < ExportAll; r++ {
+		if !l.speaksFor(r, s, slow) {
+			continue
+		}
+		if named == ExportNone {
+			named, size = r, l.o.Size(s)
+		}
+		if l.budget.take(groupOf[r], size, s.ClosedMonoNS) {
+			return named, 0
+		}
+	}
+	if named == ExportNone {
+		return ExportNone, NotOneInN
+	}
+	return ExportNone, NotBudget
+}
+
+// speaksFor reports whether a reason holds for a step.
+func (l *LiveSelector) speaksFor(r ExportReason, s *Step, slow bool) bool {
+	switch r {
+	case ExportIncomplete:
+		return s.Incomplete != Complete
+	case ExportFailed:
+		return s.FailedCount > 0
+	case ExportDropped:
+		return s.Dropped > 0 || s.LeftOut > 0
+	case ExportLaunchDiff:
+		return s.LaunchDiffCount > 0
+	case ExportAsked:
+		return s.Armed && s.Asked
+	case ExportSlow:
+		return slow
+	case ExportLinked:
+		return s.Linked()
+	case ExportArmed:
+		return s.Armed
+	case ExportOneInN:
+		return l.o.OneInN > 0 && s.Number%uint64(l.o.OneInN) == 0
+	}
+	return false
 }

@@ -68,6 +68,7 @@ type Step struct {
 	HasBegin, HasEnd       bool
 
 	Armed bool  // its kernels are timed
+	Asked bool  // it is armed because somebody asked for armed steps
 	Level uint8 // the level in force at its begin, if its begin's entry came
 
 	// Attrs are what the engine said of the step, if HasAttrs.

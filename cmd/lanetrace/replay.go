@@ -63,9 +63,6 @@ func (c *replayCmd) Run(a *app) (err error) {
 	left := new(leftOut)
 	win := window{next: sink.exporter, sinceUnixNS: c.Since.unixNS(), untilUnixNS: c.Until.unixNS(), ends: runs.dir, left: left}
 	po := collector.ProcessorOptions{Logger: a.log.slog(true), Selector: collector.SelectAll{}}
-	if sink.live || c.Select {
-		po.Selector = collector.LiveSelector{OneInN: int(c.Every)}
-	}
 	var there []spanring.Info
 	p := playing{clock: player.SystemClock{}, factor: 1}
 	if runs.dir {
@@ -82,6 +79,9 @@ func (c *replayCmd) Run(a *app) (err error) {
 				w.startUnixNS = r.startUnixNS
 			}
 			po.Exporter = &w
+			if sink.live || c.Select {
+				po.Selector = collector.NewLiveSelector(collector.LiveOptions{OneInN: int(c.Every)})
+			}
 			p.waiting = append(p.waiting, &replayRun{playable: r, options: po})
 		}
 	}

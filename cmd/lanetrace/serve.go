@@ -195,7 +195,7 @@ func (s *service) read(ctx context.Context, dir spanring.Dir, every int, attache
 	}
 	col, err := collector.New(collector.Options{
 		Dir: dir, Processor: po, Logger: s.log, OnAttach: attached,
-		NewSelector: func() collector.Selector { return collector.LiveSelector{OneInN: every} },
+		NewSelector: func() collector.Selector { return collector.NewLiveSelector(collector.LiveOptions{OneInN: every}) },
 	})
 	if err != nil {
 		return err
