@@ -504,8 +504,8 @@ func TestHubExit(t *testing.T) {
 	if info, err := e.read.Info(); err != nil || !info.Clean {
 		t.Errorf("%+v, %v: not closed cleanly", info, err)
 	}
-	if e.said.String() != "" {
-		t.Errorf("said %q", e.said)
+	if said := e.complaints(); said != nil {
+		t.Errorf("said %q", said)
 	}
 }
 

@@ -58,6 +58,17 @@ func (b *lockedBuffer) String() string {
 	return b.b.String()
 }
 
+// complaints are what the process said, but for a calibration on a machine that was
+// too busy for it.
+func (e *hubRig) complaints() (out []string) {
+	for line := range strings.Lines(e.said.String()) {
+		if !strings.HasPrefix(line, "lanetrace: kernel times on ") {
+			out = append(out, line)
+		}
+	}
+	return out
+}
+
 type hubOptions struct {
 	level string
 	env   []string

@@ -92,7 +92,8 @@ struct lt_stream {
 // A slot's part in memory of ours, a cache line. It belongs to the slot's owner; only
 // started and stream are read by others.
 typedef struct lt_cell {
-  void *start, *end; // the slot's own events
+  _Alignas(64) void *start; // the slot's own events
+  void *end;
   _Atomic(lt_stream *) stream;
   void *wait; // DRAIN: the last event recorded
   // The generation whose start the driver has accepted. Until then a caller is inside
