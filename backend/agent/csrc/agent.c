@@ -32,12 +32,12 @@ static void in_child(void) {
 
 __attribute__((constructor)) static void loaded(void) { pthread_atfork(NULL, NULL, in_child); }
 
-static int begin(void) {
-  const char *missing = lt_driver_resolve(&driver, lt_driver_symbol, NULL);
-  if (missing != NULL) {
-    lt_say("off: this driver has no %s", missing);
+static int begin(const lt_driver *found, const char *absent) {
+  if (absent != NULL) {
+    lt_say("off: this driver has no %s", absent);
     return OFF;
   }
+  driver = *found;
   if (lt_hub_start(&driver) != 0)
     return OFF;
   lt_ledger *l = lt_ledger_new(0);
@@ -61,10 +61,14 @@ static int begin(void) {
 static bool start(void) {
   int s = atomic_load_explicit(&state, memory_order_acquire);
   if (s == NEW) {
+    // Looked up without the lock: looking up waits for whoever is loading a library,
+    // and that one's constructors may be waiting here.
+    lt_driver found;
+    const char *absent = lt_driver_resolve(&found, lt_driver_symbol, NULL);
     pthread_mutex_lock(&starting);
     s = atomic_load(&state);
     if (s == NEW) {
-      s = begin();
+      s = begin(&found, absent);
       atomic_store(&state, s);
     }
     pthread_mutex_unlock(&starting);

@@ -154,32 +154,50 @@ static void read_modules(void) {
 
 typedef _Unwind_Reason_Code (*backtrace_fn)(_Unwind_Trace_Fn, void *);
 typedef _Unwind_Ptr (*ip_fn)(struct _Unwind_Context *);
-static backtrace_fn backtrace_frames;
-static ip_fn frame_ip;
+static _Atomic(void *) backtrace_frames, frame_ip;
 
-static void open_unwinder(void) {
-  void *lib = dlopen("libgcc_s.so.1", RTLD_NOW | RTLD_LOCAL);
-  if (lib != NULL) {
-    void *a = lt_real_dlsym()(lib, "_Unwind_Backtrace"), *b = lt_real_dlsym()(lib, "_Unwind_GetIP");
-    if (a != NULL && b != NULL) {
-      memcpy(&frame_ip, &b, sizeof b);
-      memcpy(&backtrace_frames, &a, sizeof a);
-      return;
+// unwinder opens libgcc_s. Two threads may do so at once: neither waits for the
+// other, for one of them may be in the constructor of a library that is being
+// loaded, for which the other's dlopen waits.
+static backtrace_fn unwinder(void) {
+  static _Atomic int said;
+  void *a = atomic_load_explicit(&backtrace_frames, memory_order_acquire);
+  if (a == NULL && !atomic_load_explicit(&said, memory_order_relaxed)) {
+    void *lib = dlopen("libgcc_s.so.1", RTLD_NOW | RTLD_LOCAL);
+    void *b = lib != NULL ? lt_real_dlsym()(lib, "_Unwind_GetIP") : NULL;
+    if (b != NULL && (a = lt_real_dlsym()(lib, "_Unwind_Backtrace")) != NULL) {
+      atomic_store(&frame_ip, b);
+      atomic_store_explicit(&backtrace_frames, a, memory_order_release);
+    } else {
+      (void)dlerror();
+      lt_say_once(&said, "no libgcc_s.so.1: call sites of allocations are not known");
     }
   }
-  (void)dlerror();
-  lt_say("no libgcc_s.so.1: call sites of allocations are not known");
+  backtrace_fn f;
+  memcpy(&f, &a, sizeof f);
+  return f;
 }
 
+// How far up the stack the site was looked for. Under the lock.
 struct walk {
-  uintptr_t frame[DEPTH];
-  int n;
+  ip_fn get_ip;
+  int frames;
+  uintptr_t ip;     // the site's return address, else the outermost looked at
+  struct module in; // whose code it is; end is 0 for nobody's
+  bool cached;      // under an allocator
 };
 
 static _Unwind_Reason_Code visit(struct _Unwind_Context *c, void *arg) {
   struct walk *w = arg;
-  w->frame[w->n++] = (uintptr_t)frame_ip(c);
-  return w->n < DEPTH ? _URC_NO_REASON : _URC_NORMAL_STOP;
+  uintptr_t ip = (uintptr_t)w->get_ip(c);
+  if (ip == 0)
+    return _URC_NORMAL_STOP;
+  const struct module *m = module_of(ip - 1);
+  w->ip = ip;
+  w->in = m != NULL ? *m : (struct module){0};
+  enum class is = m != NULL ? m->is : CALLER;
+  w->cached = w->cached || is == ALLOCATOR;
+  return is == CALLER || ++w->frames == DEPTH ? _URC_NORMAL_STOP : _URC_NO_REASON;
 }
 
 // Sites ---------------------------------------------------------------------------------------
@@ -204,78 +222,73 @@ static size_t put(char *dst, size_t at, size_t size, const char *text) {
   return at;
 }
 
-// describe writes the site of a return address: module!symbol+offset [range] (build id).
-static void describe(char *dst, size_t size, uintptr_t ip, const struct module *m, const char *range) {
+// describe writes the site of a return address: module!symbol+offset in range (build
+// id). Without the lock: dladdr waits for whoever is loading a library, and its
+// constructors may be waiting for us.
+static void describe(char *dst, size_t size, const struct walk *w, const char *range) {
   char number[48];
   Dl_info info = {0};
-  bool found = dladdr((void *)(ip - 1), &info) != 0;
-  size_t n = put(dst, 0, size, found && info.dli_fname != NULL ? base_name(info.dli_fname) : m != NULL ? "?" : "[no module]");
-  uintptr_t from = found ? (uintptr_t)info.dli_fbase : m != NULL ? m->base : 0;
+  bool found = dladdr((void *)(w->ip - 1), &info) != 0;
+  size_t n = put(dst, 0, size, found && info.dli_fname != NULL ? base_name(info.dli_fname) : "[no module]");
+  uintptr_t from = found ? (uintptr_t)info.dli_fbase : 0;
   if (found && info.dli_sname != NULL) {
     n = put(dst, n, size, "!");
     n = put(dst, n, size, info.dli_sname);
     from = (uintptr_t)info.dli_saddr;
   }
-  snprintf(number, sizeof number, "+0x%zx", (size_t)(ip - from));
+  snprintf(number, sizeof number, "+0x%zx", (size_t)(w->ip - from));
   n = put(dst, n, size, number);
   if (range != NULL) {
     n = put(dst, n, size, " in ");
     n = put(dst, n, size, range);
   }
-  if (m != NULL && m->build_bytes > 0) {
+  if (w->in.build_bytes > 0) {
     n = put(dst, n, size, " (build ");
-    for (unsigned i = 0; i < m->build_bytes && i < 8; i++) {
-      snprintf(number, sizeof number, "%02x", m->build[i]);
+    for (unsigned i = 0; i < w->in.build_bytes && i < 8; i++) {
+      snprintf(number, sizeof number, "%02x", w->in.build[i]);
       n = put(dst, n, size, number);
     }
     put(dst, n, size, ")");
   }
 }
 
-uint32_t lt_site(void) {
-  static pthread_once_t once = PTHREAD_ONCE_INIT;
-  pthread_once(&once, open_unwinder);
-  if (backtrace_frames == NULL)
-    return 0;
-  struct walk w;
-  w.n = 0;
-  backtrace_frames(visit, &w);
+// place finds the place of a key, or a free one; SITES when there is neither. Under
+// the lock.
+static unsigned place(uint64_t key) {
+  unsigned at = (unsigned)(key >> 20) & (SITES - 1);
+  for (unsigned i = 0; i < PROBES; i++) {
+    unsigned p = (at + i) & (SITES - 1);
+    if (sites[p].key == key || sites[p].key == 0)
+      return p;
+  }
+  return SITES;
+}
 
+uint32_t lt_site(void) {
+  backtrace_fn walk_frames = unwinder();
+  if (walk_frames == NULL)
+    return 0;
+  struct walk w = {0};
+  void *get_ip = atomic_load_explicit(&frame_ip, memory_order_relaxed);
+  memcpy(&w.get_ip, &get_ip, sizeof get_ip);
   pthread_mutex_lock(&lock);
   read_modules();
-  const struct module *m = NULL;
-  uintptr_t ip = 0;
-  bool cached = false;
-  for (int i = 0; i < w.n; i++) {
-    ip = w.frame[i];
-    m = module_of(ip - 1);
-    enum class is = m != NULL ? m->is : CALLER;
-    if (is == CALLER)
-      break;
-    cached = cached || is == ALLOCATOR;
-    // Should all of the stack be allocators, the outermost stands for the site.
-  }
-  const char *range = cached ? lt_steps_range() : NULL;
-  uint64_t key = key_of(ip, range, lt_agent_generation());
-  uint32_t name = 0;
-  unsigned at = (unsigned)(key >> 20) & (SITES - 1), i;
-  for (i = 0; i < PROBES; i++) {
-    unsigned p = (at + i) & (SITES - 1);
-    if (sites[p].key == key) {
-      name = sites[p].name;
-      break;
-    }
-    if (sites[p].key == 0)
-      break;
-  }
-  if (name == 0 && ip != 0) {
-    char text[1200];
-    describe(text, sizeof text, ip, m, range);
-    name = lt_ring_name_z(lt_hub_ring(), LT_NAME_SITE, text);
-    if (i < PROBES && name != 0) {
-      sites[(at + i) & (SITES - 1)].name = name;
-      sites[(at + i) & (SITES - 1)].key = key;
-    }
+  walk_frames(visit, &w);
+  const char *range = w.cached ? lt_steps_range() : NULL;
+  uint64_t key = key_of(w.ip, range, lt_agent_generation());
+  unsigned p = place(key);
+  uint32_t name = p < SITES && sites[p].key == key ? sites[p].name : 0;
+  pthread_mutex_unlock(&lock);
+  if (name != 0 || w.ip == 0)
+    return name;
+  char text[1200];
+  describe(text, sizeof text, &w, range);
+  name = lt_ring_name_z(lt_hub_ring(), LT_NAME_SITE, text);
+  pthread_mutex_lock(&lock);
+  p = place(key);
+  if (p < SITES && name != 0) {
+    sites[p].key = key;
+    sites[p].name = name;
   }
   pthread_mutex_unlock(&lock);
   return name;

@@ -12,8 +12,8 @@
 // lt_site is the calling site's name in the ring's table, 0 when it cannot be told.
 // It walks at most 48 frames with the unwinder of libgcc_s.so.1, which is opened at
 // the first allocation and not linked (frame pointers cannot be relied on; without
-// that library there are no sites, said once). About a microsecond and a half for
-// each frame; a text is resolved once for each site.
+// that library there are no sites, said once), and stops at the site. A text is
+// resolved once for each site.
 uint32_t lt_site(void);
 
 #endif
