@@ -50,7 +50,9 @@ extern const struct lt_symbol lt_symbols[];
 extern const unsigned lt_symbol_count;
 
 // The latest CUDA version whose variants the table knows.
+#ifndef LT_KNOWN_CUDA
 #define LT_KNOWN_CUDA 13000
+#endif
 
 // lt_wrap is the trampoline of an address; the address itself when it is one of
 // ours already, or none is left. Takes a lock; not for hot paths.
