@@ -48,6 +48,8 @@ type Engine struct {
 	requests RequestCounts // sum.mu guards it
 	mem      memory        // what is known of its device memory
 	attrs    engineAttrs   // of its instruments, built once
+
+	slowSteps [numArmOutcomes]atomic.Uint64 // by what became of arming
 }
 
 // known is what was last read from a source.

@@ -224,6 +224,7 @@ type engineAttrs struct {
 	poolFull                                                          metric.MeasurementOption
 	memProblems, slack                                                []metric.MeasurementOption
 	gpu, gpuArmed, bound, producerSteps                               []metric.MeasurementOption
+	slowSteps                                                         []metric.MeasurementOption
 }
 
 func newEngineAttrs(label string) engineAttrs {
@@ -256,6 +257,7 @@ func newEngineAttrs(label string) engineAttrs {
 		bound:       each(labelBound, boundText[:]),
 
 		producerSteps: each(labelState, producerStepStates),
+		slowSteps:     each(labelReason, armText[:]),
 	}
 }
 
@@ -424,6 +426,9 @@ func (e *Engine) observeSummary(o observation) {
 	}
 	for i := range a.exported {
 		o.n(mStepsExported, s.exported[i+1], a.exported[i])
+	}
+	for i, v := range e.SlowSteps() {
+		o.n(mSlowArms, v, a.slowSteps[i])
 	}
 	o.n(mStepsOpen, uint64(s.openSteps), a.engine)
 	o.n(mRequestsEnded, e.requests.Ended, a.engine)

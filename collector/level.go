@@ -3,8 +3,12 @@ package collector
 // levelText are the levels as engines spell them.
 var levelText = [...]string{"off", "basic", "lane", "kernel"}
 
-// levelLane is the lowest level that times lanes.
-const levelLane = 2
+// levelLane is the lowest level that times lanes, levelKernel the one that arms
+// steps.
+const (
+	levelLane   = 2
+	levelKernel = 3
+)
 
 // LevelText is the spelling of a level in a ring's header or a step's begin;
 // "unknown" of a level of a later release.

@@ -114,6 +114,8 @@ var (
 		"Steps closed before everything they opened was accounted for.")
 	mStepsExported = define(gSteps, TypeCounter, "steps.selected", "{step}", "engine reason",
 		"Steps selected for export, by why.")
+	mSlowArms = define(gSteps, TypeCounter, "steps.slow", "{step}", "engine reason",
+		"Slow steps, by what became of arming the next ones: asked for, limited by the last request, a level under kernel, an operator's request pending, the slow step too long ago, failed to write the request, no live ring to write it to, or off.")
 	mStepsBound = define(gSteps, TypeCounter, "steps.bound", "{step}", "engine bound",
 		"Complete steps by what limited them: the host's launches, the GPU's work, or nothing that can be told from their spans.")
 	mStepsOpen = define(gSteps, TypeGauge, "steps.open", "{step}", "engine",
@@ -337,6 +339,8 @@ func (m *Metric) LabelValues(label string) []string {
 		return dropText[:]
 	case mStepsIncomplete.Name:
 		return incompleteReasons
+	case mSlowArms.Name:
+		return armText[:]
 	case mStepsExported.Name:
 		return exportText[1:]
 	case mEnginesEnded.Name:

@@ -98,8 +98,8 @@ type LiveOptions struct {
 	BurstBytes int
 	// Size is how many bytes a step's trace has. Default EstimateBytes.
 	Size func(s *Step) int
-	// OnSlow, if not nil, is told of each slow step, exported or not, on the
-	// goroutine that reads the engine.
+	// OnSlow is told of each slow step, exported or not, on the goroutine that reads
+	// the engine. Default: it is counted. Armer.Slow arms the next steps.
 	OnSlow func(s *Step)
 }
 
@@ -127,6 +127,9 @@ func NewLiveSelector(o LiveOptions) *LiveSelector {
 	if o.Size == nil {
 		o.Size = EstimateBytes
 	}
+	if o.OnSlow == nil {
+		o.OnSlow = NewArmer(ArmOptions{Steps: -1}).Slow
+	}
 	return &LiveSelector{
 		o: o, slow: slowDetector{o: o.Slow.withDefaults()}, budget: newBudget(o.BudgetBytes, o.BurstBytes),
 	}
@@ -143,7 +146,7 @@ var groupOf = [NumExportReasons]budgetGroup{
 // not block; it allocates when a step is the first of its class.
 func (l *LiveSelector) Select(s *Step) (ExportReason, NotSelected) {
 	slow := l.slow.slow(s)
-	if slow && l.o.OnSlow != nil {
+	if slow {
 		l.o.OnSlow(s)
 	}
 	named, size := ExportNone, 0
