@@ -24,7 +24,7 @@ type demoCmd struct {
 	Listen listenAddr `help:"Where to serve /metrics (default ${default})." default:"127.0.0.1:9478" placeholder:"HOST:PORT"`
 	Dir    string     `help:"Ring directory to play in, made if missing (default: a fresh one in memory, removed at the end)." placeholder:"DIR"`
 	otlpFlags
-	everyFlag
+	selectFlags
 	metricFlags
 	Duration period `help:"End after so long (default: on SIGINT or SIGTERM)." placeholder:"D"`
 }
@@ -76,7 +76,7 @@ func (c *demoCmd) Run(a *app) (err error) {
 	// Who connects before a ring is read waits that moment: every series of it is
 	// in the first scrape already.
 	serve := sync.OnceFunc(s.serve)
-	g.Go(func() error { return s.read(reading, dir, int(c.Every), func(*collector.Engine) { serve() }) })
+	g.Go(func() error { return s.read(reading, dir, c.selection(nil), func(*collector.Engine) { serve() }) })
 	return g.Wait()
 }
 

@@ -103,9 +103,60 @@ type otlpFlags struct {
 	OTLPEndpoint endpoint `name:"otlp-endpoint" help:"OTLP receiver, such as http://127.0.0.1:4317 (default: the OTEL_EXPORTER_OTLP_* variables, which also say how: gRPC, or HTTP with OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf; else OTLP is off)." placeholder:"URL"`
 }
 
-// everyFlag says which steps become traces.
-type everyFlag struct {
-	Every positive `help:"Send one step in so many as a trace, besides armed and faulty ones (default ${default})." default:"1000" placeholder:"N"`
+// selectFlags say which steps become traces.
+type selectFlags struct {
+	Every  positive  `help:"Send one step in so many as a trace, besides faulty, slow, armed and linked ones (default ${default})." default:"1000" placeholder:"N"`
+	Budget kibibytes `help:"Send at most so many KiB of traces a second of each engine, on average (default ${default}; 0: no bound)." default:"32" placeholder:"KIB"`
+}
+
+// live is the selection of one engine.
+func (f *selectFlags) live() collector.LiveOptions {
+	o := collector.LiveOptions{OneInN: int(f.Every), BudgetBytes: int(f.Budget) << 10}
+	if f.Budget == 0 {
+		o.BudgetBytes = -1
+	}
+	return o
+}
+
+// selection makes the selectors of engines. slow makes what is told of one engine's
+// slow steps; it is nil where a recording is played, which nothing can be asked of.
+func (f *selectFlags) selection(slow func() func(*collector.Step)) func() collector.Selector {
+	return func() collector.Selector {
+		o := f.live()
+		if slow != nil {
+			o.OnSlow = slow()
+		}
+		return collector.NewLiveSelector(o)
+	}
+}
+
+// kibibytes is a whole number of KiB from 0.
+type kibibytes int
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (k *kibibytes) UnmarshalText(b []byte) error {
+	n, err := strconv.ParseUint(string(b), 10, 32)
+	if err != nil {
+		return fmt.Errorf("want a whole number of KiB from 0, got %q", b)
+	}
+	*k = kibibytes(n)
+	return nil
+}
+
+// armCount is how many steps are armed at once, from 0.
+type armCount int
+
+// maxArmCount is as many as an engine arms on one request.
+const maxArmCount = 1_000_000
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (c *armCount) UnmarshalText(b []byte) error {
+	n, err := strconv.ParseUint(string(b), 10, 32)
+	if err != nil || n > maxArmCount {
+		return fmt.Errorf("want from 0 to %d steps, got %q", maxArmCount, b)
+	}
+	*c = armCount(n)
+	return nil
 }
 
 // metricFlags say how metrics are made.

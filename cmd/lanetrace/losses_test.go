@@ -102,7 +102,7 @@ func newLosses(t *testing.T) *losses {
 	}
 	g.exp = s.exp
 	read := make(chan error, 1)
-	go func() { read <- s.read(ctx, dir, 1, nil) }()
+	go func() { read <- s.read(ctx, dir, (&selectFlags{Every: 1}).selection(nil), nil) }()
 	web := httptest.NewServer(s.handler())
 	g.web = web.URL
 	t.Cleanup(func() {
@@ -408,7 +408,7 @@ func TestNoLoss(t *testing.T) {
 		t.Fatal(err)
 	}
 	r, url := serveReceiver(t)
-	c := start(t, "sidecar", "--dir", dir, "--listen", "127.0.0.1:0", "--otlp-endpoint", url, "--every", "100")
+	c := start(t, "sidecar", "--dir", dir, "--listen", "127.0.0.1:0", "--otlp-endpoint", url, "--every", "100", "--budget", "0")
 	web := urlIn(t, &c.err)
 	playInto(t, dir, synth.Options{Duration: time.Second, KernelEvery: -1})
 	var a collector.Account

@@ -54,7 +54,7 @@ func TestOutage(t *testing.T) {
 	}
 	keep := filepath.Join(t.TempDir(), "keep")
 	r, url := serveReceiver(t)
-	c := start(t, "sidecar", "--dir", dir, "--listen", "127.0.0.1:0", "--otlp-endpoint", url, "--every", "1", "--keep", keep)
+	c := start(t, "sidecar", "--dir", dir, "--listen", "127.0.0.1:0", "--otlp-endpoint", url, "--every", "1", "--budget", "0", "--keep", keep)
 	web := urlIn(t, &c.err)
 
 	playInto(t, dir, synth.Options{Duration: 500 * time.Millisecond})
@@ -87,7 +87,7 @@ func TestOutage(t *testing.T) {
 	r.refuse.Store(false)
 
 	// Everything that was kept, to a receiver that had a part of it.
-	all := start(t, "replay", keep, "--since", "1h", "--every", "1", "--otlp-endpoint", url)
+	all := start(t, "replay", keep, "--since", "1h", "--every", "1", "--budget", "0", "--otlp-endpoint", url)
 	if code := all.wait(t); code != 0 {
 		t.Fatalf("exit code %d, stderr %s", code, all.err.String())
 	}
@@ -111,7 +111,7 @@ func TestOutage(t *testing.T) {
 	}
 
 	// What the outage cost, and nothing else.
-	only := start(t, "replay", keep, "--since", down.Format(time.RFC3339Nano), "--until", time.Now().Format(time.RFC3339Nano), "--every", "1", "--otlp-endpoint", url, "--engine", "second")
+	only := start(t, "replay", keep, "--since", down.Format(time.RFC3339Nano), "--until", time.Now().Format(time.RFC3339Nano), "--every", "1", "--budget", "0", "--otlp-endpoint", url, "--engine", "second")
 	if code := only.wait(t); code != 0 {
 		t.Fatalf("exit code %d, stderr %s", code, only.err.String())
 	}

@@ -32,7 +32,7 @@ type replayCmd struct {
 	Select bool        `help:"Write only the steps that a live engine's would be chosen from, not every step."`
 	Engine engineMatch `help:"Play only this engine: a service name, an executable or the beginning of a run id." placeholder:"E"`
 	otlpFlags
-	everyFlag
+	selectFlags
 }
 
 // Validate implements kong's validation.
@@ -80,7 +80,7 @@ func (c *replayCmd) Run(a *app) (err error) {
 			}
 			po.Exporter = &w
 			if sink.live || c.Select {
-				po.Selector = collector.NewLiveSelector(collector.LiveOptions{OneInN: int(c.Every)})
+				po.Selector = collector.NewLiveSelector(c.live())
 			}
 			p.waiting = append(p.waiting, &replayRun{playable: r, options: po})
 		}

@@ -289,7 +289,7 @@ func serveReceiver(t *testing.T) (*receiver, string) {
 func TestReplayToEndpoint(t *testing.T) {
 	path := testRecording(t, synth.Options{Duration: 300 * time.Millisecond, FailEvery: 30})
 	r, url := serveReceiver(t)
-	c := start(t, "replay", path, "--speed", "max", "--otlp-endpoint", url, "--every", "50")
+	c := start(t, "replay", path, "--speed", "max", "--otlp-endpoint", url, "--every", "50", "--budget", "0")
 	if code := c.wait(t); code != 0 {
 		t.Fatalf("exit code %d, stderr %q", code, c.err.String())
 	}

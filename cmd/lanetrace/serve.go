@@ -185,7 +185,7 @@ func (s *service) serve() {
 
 // read reads the rings of dir until ctx ends: all that is there by then, too.
 // attached, if not nil, is called when an engine's series are there.
-func (s *service) read(ctx context.Context, dir spanring.Dir, every int, attached func(*collector.Engine)) error {
+func (s *service) read(ctx context.Context, dir spanring.Dir, selector func() collector.Selector, attached func(*collector.Engine)) error {
 	po := collector.ProcessorOptions{Instruments: s.ins}
 	if s.exp != nil {
 		po.Exporter = s.exp
@@ -195,7 +195,7 @@ func (s *service) read(ctx context.Context, dir spanring.Dir, every int, attache
 	}
 	col, err := collector.New(collector.Options{
 		Dir: dir, Processor: po, Logger: s.log, OnAttach: attached,
-		NewSelector: func() collector.Selector { return collector.NewLiveSelector(collector.LiveOptions{OneInN: every}) },
+		NewSelector: selector,
 	})
 	if err != nil {
 		return err

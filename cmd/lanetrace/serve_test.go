@@ -183,7 +183,7 @@ func TestSidecarSends(t *testing.T) {
 	}
 	r, url := serveReceiver(t)
 	t.Setenv("OTEL_METRICS_EXPORTER", "none")
-	c := start(t, "sidecar", "--listen", "127.0.0.1:0", "--dir", filepath.Join(base, "rings"), "--otlp-endpoint", url, "--every", "10")
+	c := start(t, "sidecar", "--listen", "127.0.0.1:0", "--dir", filepath.Join(base, "rings"), "--otlp-endpoint", url, "--every", "10", "--budget", "0")
 	at := urlIn(t, &c.err)
 	eventually(t, "exported spans", func() bool {
 		_, _, text := fetch(t, "GET", at+"/metrics")

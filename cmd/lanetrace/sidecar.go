@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/lanetrace/lanetrace/collector"
 	"github.com/lanetrace/lanetrace/spanring"
 )
 
@@ -12,7 +13,8 @@ type sidecarCmd struct {
 	Listen listenAddr `help:"Where to serve /metrics (default ${default})." default:"127.0.0.1:9478" placeholder:"HOST:PORT"`
 	dirFlags
 	otlpFlags
-	everyFlag
+	selectFlags
+	SlowArms armCount `help:"Have the next so many steps timed kernel by kernel after a slow one, at most once in ten seconds (default ${default}; 0: none)." default:"8" placeholder:"N"`
 	metricFlags
 	keepFlags
 	Duration period `help:"End after so long (default: on SIGINT or SIGTERM)." placeholder:"D"`
@@ -48,9 +50,18 @@ func (c *sidecarCmd) Run(a *app) error {
 		a.say("recordings are kept in %s", c.Keep)
 	}
 	if err = a.awaitDir(ctx, dir); err == nil && ctx.Err() == nil {
-		err = s.read(ctx, dir, int(c.Every), nil)
+		err = s.read(ctx, dir, c.selection(c.arms(a)), nil)
 	}
 	return errors.Join(err, s.close())
+}
+
+// arms makes what is told of an engine's slow steps.
+func (c *sidecarCmd) arms(a *app) func() func(*collector.Step) {
+	o := collector.ArmOptions{Steps: int(c.SlowArms), Logger: a.log.slog(false)}
+	if o.Steps == 0 {
+		o.Steps = -1
+	}
+	return func() func(*collector.Step) { return collector.NewArmer(o).Slow }
 }
 
 // bound is ctx, ended after p if p is set.

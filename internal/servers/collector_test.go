@@ -78,7 +78,7 @@ func sameSpans(t *testing.T, got, want map[string]servers.Span) {
 // What a replay sends arrives at a Collector field by field as the file formats
 // write it, over gRPC and over HTTP, and says what the recording says.
 func TestCollectorTraces(t *testing.T) {
-	sent, err := servers.DecodeSpans([]byte(built.Run(t, nil, "replay", "--speed", "max", "--every", "20", "--select", "--format", "otlp-json", recordingPath(t))))
+	sent, err := servers.DecodeSpans([]byte(built.Run(t, nil, "replay", "--speed", "max", "--every", "20", "--budget", "0", "--select", "--format", "otlp-json", recordingPath(t))))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -95,7 +95,7 @@ func TestCollectorTraces(t *testing.T) {
 				to = c.OTLPHTTP
 			}
 			built.Run(t, []string{"OTEL_EXPORTER_OTLP_PROTOCOL=" + protocol, "OTEL_EXPORTER_OTLP_COMPRESSION=gzip"},
-				"replay", "--speed", "max", "--every", "20", "--otlp-endpoint", to, recordingPath(t))
+				"replay", "--speed", "max", "--every", "20", "--budget", "0", "--otlp-endpoint", to, recordingPath(t))
 			sameSpans(t, arrived(t, c, len(want)), want)
 		})
 	}
@@ -164,7 +164,7 @@ func TestCollectorSidecar(t *testing.T) {
 
 func sidecarToCollector(t *testing.T, histograms string) {
 	c := servers.StartCollector(t, servers.CollectorOptions{})
-	r := runEngine(t, nil, "--every", "10", "--histograms", histograms, "--otlp-endpoint", c.OTLP)
+	r := runEngine(t, nil, "--every", "10", "--budget", "0", "--histograms", histograms, "--otlp-endpoint", c.OTLP)
 	as := r.side.Settled(1)
 	_, served, err := r.side.Scrape(t.Context())
 	if err != nil {

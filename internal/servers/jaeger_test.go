@@ -60,7 +60,7 @@ func wellFormed(t *testing.T, tr *servers.JaegerTrace) {
 func TestJaegerDemo(t *testing.T) {
 	j := servers.StartJaeger(t)
 	from := time.Now().Add(-time.Minute).UnixMicro()
-	demo := built.Demo(t, []string{"OTEL_METRICS_EXPORTER=none"}, "--every", "100", "--otlp-endpoint", j.OTLP)
+	demo := built.Demo(t, []string{"OTEL_METRICS_EXPORTER=none"}, "--every", "100", "--budget", "0", "--otlp-endpoint", j.OTLP)
 
 	find := func(q servers.JaegerQuery) []servers.JaegerTrace {
 		t.Helper()

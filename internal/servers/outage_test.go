@@ -20,7 +20,7 @@ import (
 func TestCollectorOutage(t *testing.T) {
 	c := servers.StartCollector(t, servers.CollectorOptions{})
 	dir, kept := servers.RingDir(t), servers.RingDir(t)
-	side := built.Sidecar(t, dir, []string{"OTEL_METRICS_EXPORTER=none"}, "--every", "1", "--keep", kept, "--otlp-endpoint", c.OTLP)
+	side := built.Sidecar(t, dir, []string{"OTEL_METRICS_EXPORTER=none"}, "--every", "1", "--budget", "0", "--keep", kept, "--otlp-endpoint", c.OTLP)
 	engine := func() string {
 		t.Helper()
 		return servers.EngineRunID(built.Engine(t, dir, nil, "--requests", "50"))
@@ -72,7 +72,7 @@ func TestCollectorOutage(t *testing.T) {
 	before := len(arrivedOf(t, c, a))
 
 	// Sent again, it is all there, and what had arrived before is the same.
-	built.Run(t, nil, "replay", "--since", "10m", "--engine", id, "--every", "1", "--otlp-endpoint", c.OTLP, kept)
+	built.Run(t, nil, "replay", "--since", "10m", "--engine", id, "--every", "1", "--budget", "0", "--otlp-endpoint", c.OTLP, kept)
 	spans := make(map[string]servers.Span)
 	var again, differ int
 	servers.Poll(t, "the spans that were lost", func() error {
@@ -163,7 +163,7 @@ func TestCollectorDurableQueue(t *testing.T) {
 		t.Fatal(err)
 	}
 	dir := servers.RingDir(t)
-	side := built.Sidecar(t, dir, []string{"OTEL_METRICS_EXPORTER=none"}, "--every", "1", "--otlp-endpoint", c.OTLP)
+	side := built.Sidecar(t, dir, []string{"OTEL_METRICS_EXPORTER=none"}, "--every", "1", "--budget", "0", "--otlp-endpoint", c.OTLP)
 	from := time.Now()
 	a := side.SettledRun(servers.EngineRunID(built.Engine(t, dir, nil, "--requests", "50")))
 	complete(t, c, a)

@@ -264,7 +264,7 @@ func exemplars(t *testing.T, j *servers.Jaeger, native bool) {
 		form, suffix = "exponential", ""
 	}
 	dir := servers.RingDir(t)
-	side := built.Sidecar(t, dir, []string{"OTEL_METRICS_EXPORTER=none"}, "--every", "20", "--histograms", form, "--otlp-endpoint", j.OTLP)
+	side := built.Sidecar(t, dir, []string{"OTEL_METRICS_EXPORTER=none"}, "--every", "20", "--budget", "0", "--histograms", form, "--otlp-endpoint", j.OTLP)
 	m := servers.StartPrometheus(t, servers.PrometheusOptions{Targets: []string{side.URL}, NativeHistograms: native})
 	e := built.Engine(t, dir, []string{"LANETRACE_KERNEL_SPAN_EVERY=50", "LANETRACE_KERNEL_BUDGET=1"}, "--level", "kernel", "--duration", "6s")
 	found := map[string]int{}
