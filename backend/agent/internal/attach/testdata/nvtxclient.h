@@ -37,6 +37,9 @@ static int nvtx_open(void) {
   const char *path = getenv("NVTX_INJECTION64_PATH");
   void *lib = path != NULL ? dlopen(path, RTLD_LAZY) : NULL;
   int (*init)(const void *(*)(uint32_t)) = NULL;
+  // A program that has the tool in it says so.
+  if (getenv("NVTX_SELF") != NULL)
+    lib = dlopen(NULL, RTLD_LAZY);
   if (lib != NULL)
     *(void **)&init = dlsym(lib, "InitializeInjectionNvtx2");
   return init != NULL && init(nvtx_table);
