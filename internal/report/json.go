@@ -45,6 +45,7 @@ type EngineReport struct {
 
 	Steps    StepsReport          `json:"steps"`
 	Requests RequestsReport       `json:"requests"`
+	GPUTime  GPUTimeReport        `json:"gpu_time"`
 	Lanes    []LaneReport         `json:"lanes"`
 	Kernels  []KernelReport       `json:"kernels"`
 	Regions  []RegionReport       `json:"launch_regions"`
@@ -176,17 +177,18 @@ type ContextReport struct {
 // ExemplaryStepReport is the step that the report for people draws. Times are from
 // its begin.
 type ExemplaryStepReport struct {
-	Number        uint64       `json:"step"`
-	Armed         bool         `json:"armed"`
-	BatchSize     uint32       `json:"batch_size"`
-	DecodeTokens  uint32       `json:"decode_tokens"`
-	PrefillTokens uint32       `json:"prefill_tokens"`
-	GraphMode     string       `json:"graph_mode"`
-	DurationNS    int64        `json:"duration_ns"`
-	HostNS        int64        `json:"host_ns"`
-	Requests      []string     `json:"linked_requests"`
-	LeftOut       int          `json:"linked_requests_left_out"`
-	Spans         []SpanReport `json:"spans"`
+	Number        uint64        `json:"step"`
+	Armed         bool          `json:"armed"`
+	BatchSize     uint32        `json:"batch_size"`
+	DecodeTokens  uint32        `json:"decode_tokens"`
+	PrefillTokens uint32        `json:"prefill_tokens"`
+	GraphMode     string        `json:"graph_mode"`
+	DurationNS    int64         `json:"duration_ns"`
+	HostNS        int64         `json:"host_ns"`
+	Requests      []string      `json:"linked_requests"`
+	LeftOut       int           `json:"linked_requests_left_out"`
+	Derived       DerivedReport `json:"derived"`
+	Spans         []SpanReport  `json:"spans"`
 }
 
 // SpanReport is a span of that step.
@@ -230,6 +232,7 @@ func (r *Run) Report(e *collector.Engine) *EngineReport {
 		Memory: memoryReport(e), Bands: BandsReport{Last: []BandReport{}},
 		Account:  AccountReport{a.Producer, a.Reader, a.Sidecar, append([]string{}, a.Unbalanced()...)},
 		Counters: make(map[string]uint64),
+		GPUTime:  gpuTimeReport(e.GPUTime()),
 		Step:     exemplaryReport(r.Exemplary()),
 	}
 	if r.seen {
@@ -296,7 +299,7 @@ func exemplaryReport(s *collector.Step) *ExemplaryStepReport {
 		return nil
 	}
 	begin, end := s.Bounds()
-	out := &ExemplaryStepReport{Number: s.Number, Armed: s.Armed, DurationNS: end - begin, HostNS: s.HostNS(), Requests: linkTexts(s), LeftOut: s.LinksDropped(), Spans: []SpanReport{}}
+	out := &ExemplaryStepReport{Number: s.Number, Armed: s.Armed, DurationNS: end - begin, HostNS: s.HostNS(), Derived: derivedReport(&s.Derived), Requests: linkTexts(s), LeftOut: s.LinksDropped(), Spans: []SpanReport{}}
 	if s.HasAttrs {
 		out.BatchSize, out.DecodeTokens, out.PrefillTokens = s.Attrs.BatchSize, s.Attrs.DecodeTokens, s.Attrs.PrefillTokens
 		out.GraphMode = s.Attrs.GraphMode.String()

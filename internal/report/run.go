@@ -250,6 +250,7 @@ func (r *Run) Text(e *collector.Engine) string {
 	r.stepTable(&b)
 	r.requestTable(&b)
 	r.laneTable(&b)
+	gpuTable(&b, e.GPUTime(), r.o.Width)
 	r.kernelTable(&b, e)
 	launchTable(&b, e, r.o.Width)
 	r.memoryTable(&b, e)
