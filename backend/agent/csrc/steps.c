@@ -78,8 +78,10 @@ struct rules {
 enum mode { MODE_RANGES, MODE_GRAPH, MODE_WINDOW, MODE_NONE, MODE_AUTO };
 
 // The scopes of vLLM's model runner, as released versions name them, with
-// VLLM_NVTX_SCOPES_FOR_PROFILING=1. A step is one pass of the runner.
-static const char vllm_step[] = "gpu_model_runner: preprocess...gpu_model_runner: bookkeep,Preprocess...Bookkeep";
+// VLLM_NVTX_SCOPES_FOR_PROFILING=1. A step is one pass of the runner: from preparing
+// its inputs to putting its output together, behind drafts and expert balancing. A
+// rank that is not the last of a pipeline puts none together: its next pass ends it.
+static const char vllm_step[] = "gpu_model_runner: preprocess...gpu_model_runner: ModelRunnerOutput,Preprocess...EPLB";
 static const char vllm_lanes[] =
     "gpu_model_runner: *=*,ngram_proposer_gpu: *=ngram_*,Preprocess=preprocess,Forward=forward,"
     "Postprocess=postprocess,Sample=sample,Bookkeep=bookkeep,Draft=draft,EPLB=eplb";
@@ -285,7 +287,7 @@ static void recognise(const char *text, size_t n) {
   static const struct {
     const char *prefix;
     int preset;
-  } known[] = {{"gpu_model_runner: ", 0}, {"scheduler.", 1}};
+  } known[] = {{"gpu_model_runner: ", 0}, {"llm_engine step: ", 0}, {"schedule: allocate_slots", 0}, {"scheduler.", 1}};
   for (unsigned i = 0; i < sizeof known / sizeof known[0]; i++) {
     size_t m = strlen(known[i].prefix);
     if (n < m || memcmp(text, known[i].prefix, m) != 0)

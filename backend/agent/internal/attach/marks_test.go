@@ -27,6 +27,8 @@ func numbered(steps ...[]string) []string {
 // begins one, in the order of testdata/ranges.c.
 func TestNVTX(t *testing.T) {
 	program := compileEngine(t, "ranges.c", false)
+	pass := []string{"preprocess", "forward", "postprocess", "sample"}
+	vllm := numbered(pass, append(pass[:4:4], "draft"), []string{"preprocess", "forward"})
 	for _, tc := range []struct {
 		name, scenario string
 		env            []string
@@ -64,17 +66,13 @@ func TestNVTX(t *testing.T) {
 			lanes: numbered([]string{"outer 0", "inner < outer 0"}, []string{"outer 1", "inner < outer 1"}),
 		},
 		{
-			// The third pass has nothing to do: a step on the host alone.
-			name: "vllm by name", scenario: "vllm", steps: 3,
-			lanes: numbered([]string{"preprocess", "forward", "postprocess", "sample", "bookkeep"}, []string{"preprocess", "forward", "sample"}),
+			// The last pass has nothing to do: a step on the host alone.
+			name: "vllm by name", scenario: "vllm", steps: 4, lanes: vllm,
 		},
-		{
-			name: "vllm by setting", scenario: "vllm", env: []string{"LANETRACE_STEP=vllm"}, steps: 3,
-			lanes: numbered([]string{"preprocess", "forward", "postprocess", "sample", "bookkeep"}, []string{"preprocess", "forward", "sample"}),
-		},
+		{name: "vllm by setting", scenario: "vllm", env: []string{"LANETRACE_STEP=vllm"}, steps: 4, lanes: vllm},
 		{
 			name: "vllm of 2025", scenario: "vllm of 2025", env: []string{"LANETRACE_LANES=vllm"}, steps: 1,
-			lanes: numbered([]string{"preprocess", "forward", "postprocess", "sample", "bookkeep"}),
+			lanes: numbered([]string{"preprocess", "forward", "postprocess", "sample", "bookkeep", "draft"}),
 		},
 		{
 			// The event loop is a range around everything, and no step.

@@ -161,6 +161,23 @@ static void domains(void) {
   range_pop();
 }
 
+// Ranges as Python's nvtx.annotate makes them: in a domain of its own, with texts that
+// were registered.
+static void *python_domain;
+static void annotated_push(const char *name) {
+  if (python_domain == NULL)
+    python_domain = CORE2(12, domain_fn)("NVTX");
+  struct event e = event(3, CORE2(10, string_fn)(python_domain, name));
+  CORE2(4, domain_push_fn)(python_domain, &e);
+}
+static void annotated_pop(void) { CORE2(5, domain_pop_fn)(python_domain); }
+static void annotated(const char *name, int launches) {
+  annotated_push(name);
+  for (int i = 0; i < launches; i++)
+    go();
+  annotated_pop();
+}
+
 static void loop(int seconds_times_ten) {
   struct timespec a, b, nap = {0, 5000000};
   clock_gettime(CLOCK_MONOTONIC, &a);
@@ -208,35 +225,42 @@ int main(int argc, char **argv) {
       range_pop();
     }
   } else if (strcmp(what, "vllm") == 0) {
+    // Two passes of the runner as the last rank makes them, the second with drafts;
+    // one of a rank that is not the last; one that found nothing to do.
     for (int i = 0; i < 2; i++) {
-      in("gpu_model_runner: preprocess");
-      in("gpu_model_runner: forward");
-      if (i == 0)
-        in("gpu_model_runner: postprocess");
-      in("gpu_model_runner: sample");
-      if (i == 0)
-        in("gpu_model_runner: bookkeep");
+      annotated("schedule: allocate_slots", 0);
+      annotated("gpu_model_runner: preprocess", 1);
+      annotated("gpu_model_runner: forward", 1);
+      annotated("gpu_model_runner: postprocess", 1);
+      annotated("gpu_model_runner: sample", 1);
+      annotated("gpu_model_runner: bookkeep", 0);
+      if (i == 1)
+        annotated("gpu_model_runner: draft", 1);
+      annotated("gpu_model_runner: eplb", 0);
+      annotated("gpu_model_runner: ModelRunnerOutput", 0);
+      annotated("gpu_model_runner: AsyncGPUModelRunnerOutput", 1);
+      annotated("gpu_model_runner: set_async_sampled_token_ids", 0);
+      annotated("llm_engine step: get_output", 0);
     }
-    // A pass that has nothing to do ends the one before it.
-    range_push("gpu_model_runner: preprocess");
-    range_pop();
-    range_push("gpu_model_runner: bookkeep");
-    range_pop();
+    annotated("gpu_model_runner: preprocess", 1);
+    annotated("gpu_model_runner: forward", 1);
+    annotated("gpu_model_runner: preprocess", 0);
+    annotated("gpu_model_runner: ModelRunnerOutput", 0);
   } else if (strcmp(what, "vllm of 2025") == 0) {
-    in("Preprocess"), in("Forward"), in("Postprocess"), in("Sample"), in("Bookkeep");
+    annotated("Preprocess", 1), annotated("Forward", 1), annotated("Postprocess", 1), annotated("Sample", 1);
+    annotated("Bookkeep", 1), annotated("Draft", 1), annotated("EPLB", 0);
   } else if (strcmp(what, "sglang") == 0) {
-    range_push("scheduler.event_loop_overlap");
+    annotated_push("scheduler.event_loop_overlap");
     for (int i = 0; i < 2; i++) {
-      range_push("scheduler.get_next_batch_to_run");
-      range_pop();
-      range_push("scheduler.run_batch");
+      annotated("scheduler.recv_requests", 0);
+      annotated("scheduler.get_next_batch_to_run", 0);
+      annotated_push("scheduler.run_batch");
       go();
-      in("cuda_graph_runner.replay");
-      range_pop();
-      range_push("scheduler.process_batch_result");
-      range_pop();
+      annotated("cuda_graph_runner.replay", 1);
+      annotated_pop();
+      annotated("scheduler.process_batch_result", 0);
     }
-    range_pop();
+    annotated_pop();
   } else if (strcmp(what, "unmarked") == 0) {
     for (int i = 0; i < 3; i++) {
       replay();
