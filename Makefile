@@ -39,7 +39,7 @@ test-servers: servers ## the pipeline against real servers
 	GO="$(GO)" $(GO) test -count=1 -tags servers ./internal/servers/...
 
 .PHONY: check
-check: generated vet lint race fuzz ## generated files current, vet, lint, race detector, a second of each fuzz target
+check: generated vet lint agent race fuzz ## generated files current, vet, lint, the agent built, race detector, a second of each fuzz target
 
 .PHONY: vet
 vet:
