@@ -117,6 +117,24 @@ func TestUnload(t *testing.T) {
 	r.only(t).balanced(t)
 }
 
+// TestExit ends a program with work in flight: from then on the driver hears from
+// the program alone, and the ring has ended cleanly with its account in order.
+func TestExit(t *testing.T) {
+	engine := compileEngine(t, "engine.c", false)
+	for range 5 {
+		r := start(t, runOptions{env: []string{"LANETRACE_STEP=step"}}, engine, "dlsym", "exit")
+		want := "done\ncalls after exit began: 0\ncalls for two of the program's: 2\n"
+		if r.code != 0 || r.stderr != "" || r.stdout != want {
+			t.Fatalf("exit code %d, standard error %q, standard output %q", r.code, r.stderr, r.stdout)
+		}
+		c := r.only(t).Counters
+		// The step that never ended is all that is still open.
+		if c.InFlight() != 1 || c[spanring.CtrStepsBegun] != 1 || c[spanring.FailClosed.Counter()] == 0 {
+			t.Errorf("%d in flight, %d failed as closed", c.InFlight(), c[spanring.FailClosed.Counter()])
+		}
+	}
+}
+
 // TestWithoutCUDA runs programs that make no context: they leave nothing behind and
 // hear nothing.
 func TestWithoutCUDA(t *testing.T) {

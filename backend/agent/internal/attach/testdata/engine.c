@@ -365,6 +365,27 @@ static void orphan(void) {
   }
 }
 
+// Runs when everything that was registered after it has run: nobody may call the
+// driver any more but the program itself.
+static void late(void) {
+  uint64_t (*total)(void);
+  void *lib = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
+  *(void **)&total = dlsym(lib, "lt_testdriver_calls_total");
+  uint64_t before = total();
+  usleep(50000);
+  printf("calls after exit began: %d\n", (int)(total() - before));
+  before = total();
+  range_push("step");
+  range_push("late");
+  do_nothing(a);
+  range_pop();
+  range_pop();
+  R(cuMemFree_v2(buffer));
+  usleep(20000);
+  printf("calls for two of the program's: %d\n", (int)(total() - before));
+  fflush(stdout);
+}
+
 int main(int argc, char **argv) {
   const char *how = argc > 1 ? argv[1] : "dlsym", *what = argc > 2 ? argv[2] : "steps";
   int count = argc > 3 ? atoi(argv[3]) : 3;
@@ -373,6 +394,8 @@ int main(int argc, char **argv) {
   // A program that looks whether there is CUDA, in its way.
   if (strcmp(what, "absent") == 0)
     return dlsym(RTLD_DEFAULT, "cuInit") != NULL || dlsym(RTLD_DEFAULT, "cuLaunchKernel") != NULL;
+  if (strcmp(what, "exit") == 0)
+    atexit(late);
   load(how);
   nvtx_open();
   begin();
@@ -388,7 +411,16 @@ int main(int argc, char **argv) {
     storm(count);
   else if (strcmp(what, "forks") == 0)
     steps(2), forks(), steps(1);
-  else if (strcmp(what, "orphan") == 0)
+  else if (strcmp(what, "exit") == 0) {
+    // Ends with work in flight, a step and its lanes open.
+    range_push("step");
+    for (int i = 0; i < 20; i++) {
+      range_push("prefill");
+      do_nothing(a);
+      if (i < 19)
+        range_pop();
+    }
+  } else if (strcmp(what, "orphan") == 0)
     steps(2), orphan();
   else if (strcmp(what, "all") == 0)
     steps(count), variants(), memory(), contexts();
