@@ -1,12 +1,13 @@
 // Command lanetrace reads what engines write to their rings: it serves their
 // metrics and sends their traces (sidecar), records them (record), plays
-// recordings again (replay) and reports on either (report). demo does the first
-// with a recording that the binary carries. top watches live engines in a
-// terminal, level and arm ask them to measure more or less, doctor says what keeps
-// all this from working. diff compares two launch traces.
+// recordings again (replay) and reports on either (report). run attaches to a CUDA
+// program that was not changed and is its sidecar. demo is a sidecar of a
+// recording that the binary carries. top watches live engines in a terminal, level
+// and arm ask them to measure more or less, doctor says what keeps all this from
+// working. diff compares two launch traces.
 //
 // Exit codes: 0 all went well, 1 something failed, 2 the command line is wrong;
-// of diff 0 no difference, 1 some, 2 something failed.
+// of diff 0 no difference, 1 some, 2 something failed; of run the program's own.
 // Errors are one line on standard error. Every flag can be set by the variable
 // LANETRACE_ and its name.
 package main
@@ -62,6 +63,7 @@ type cli struct {
 	Sidecar sidecarCmd `cmd:"" help:"Read the rings of the engines on this machine, serve their metrics and send their traces."`
 	Record  recordCmd  `cmd:"" help:"Record what live engines write, into a file."`
 	Replay  replayCmd  `cmd:"" help:"Play a recording: as text, as OTLP/JSON, or to an OTLP endpoint."`
+	Run     runCmd     `cmd:"" help:"Run a CUDA program that was not changed, with the agent in it, and be its sidecar."`
 	Report  reportCmd  `cmd:"" help:"Report on a recording, a ring file or the live engines: steps, lanes, kernels, losses, one step drawn."`
 	Top     topCmd     `cmd:"" help:"Watch live engines: steps a second, lanes, kernels, memory, drops."`
 	Level   levelCmd   `cmd:"" help:"Print or change how much live engines measure."`
@@ -72,7 +74,7 @@ type cli struct {
 }
 
 // commands are the names of cli's commands.
-var commands = []string{"demo", "sidecar", "record", "replay", "report", "top", "level", "arm", "doctor", "diff", "version"}
+var commands = []string{"demo", "sidecar", "record", "replay", "run", "report", "top", "level", "arm", "doctor", "diff", "version"}
 
 // usageError is an error of the command line.
 type usageError struct{ error }
@@ -120,6 +122,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) (code int
 // joinNegative puts a negative number to its flag with "=", because kong would
 // take it for a flag of its own and say so instead of what is wrong.
 func joinNegative(args []string) []string {
+	if len(args) > 0 && args[0] == "run" {
+		return args // what looks so is the program's
+	}
 	var out []string
 	for _, s := range args {
 		if k := len(out) - 1; k >= 0 && len(s) > 1 && s[0] == '-' && strings.ContainsRune("0123456789.", rune(s[1])) &&

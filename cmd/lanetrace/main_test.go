@@ -32,6 +32,9 @@ type leakChecked struct{ m *testing.M }
 
 func (l leakChecked) Run() int {
 	code := l.m.Run()
+	for _, d := range builtDirs {
+		os.RemoveAll(d)
+	}
 	if err := goleak.Find(); err != nil && code == 0 {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
@@ -48,12 +51,14 @@ func TestScript(t *testing.T) {
 		Dir:   "testdata/script",
 		Setup: setup,
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"differs":  differs,
-			"exits":    exits,
-			"freeport": freePort,
-			"get":      get,
-			"patch":    patch,
-			"match":    match,
+			"attachable": attachableCmd,
+			"code":       exitsWith,
+			"differs":    differs,
+			"exits":      exits,
+			"freeport":   freePort,
+			"get":        get,
+			"patch":      patch,
+			"match":      match,
 		},
 		UpdateScripts: os.Getenv("LANETRACE_TEST_UPDATE") != "",
 	})

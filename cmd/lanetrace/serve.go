@@ -109,10 +109,19 @@ func (a *app) newService(o serviceOptions) (s *service, err error) {
 	return s, nil
 }
 
+// inUseError is an address that somebody else listens on. It is EADDRINUSE.
+type inUseError struct{ addr listenAddr }
+
+func (e inUseError) Error() string {
+	return fmt.Sprintf("cannot listen on %s: it is in use; stop what listens there or give another address with --listen", e.addr)
+}
+
+func (inUseError) Unwrap() error { return syscall.EADDRINUSE }
+
 func listenError(addr listenAddr, err error) error {
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
-		return fmt.Errorf("cannot listen on %s: it is in use; stop what listens there or give another address with --listen", addr)
+		return inUseError{addr}
 	case errors.Is(err, syscall.EACCES):
 		return fmt.Errorf("cannot listen on %s: not permitted; give a port over 1023 with --listen", addr)
 	case errors.Is(err, syscall.EADDRNOTAVAIL):

@@ -14,7 +14,7 @@ type sidecarCmd struct {
 	dirFlags
 	otlpFlags
 	selectFlags
-	SlowArms armCount `help:"Have the next so many steps timed kernel by kernel after a slow one, at most once in ten seconds (default ${default}; 0: none)." default:"8" placeholder:"N"`
+	slowArmFlags
 	metricFlags
 	keepFlags
 	Duration period `help:"End after so long (default: on SIGINT or SIGTERM)." placeholder:"D"`
@@ -55,8 +55,13 @@ func (c *sidecarCmd) Run(a *app) error {
 	return errors.Join(err, s.close())
 }
 
+// slowArmFlags say what follows a slow step.
+type slowArmFlags struct {
+	SlowArms armCount `help:"Have the next so many steps timed kernel by kernel after a slow one, at most once in ten seconds (default ${default}; 0: none)." default:"8" placeholder:"N"`
+}
+
 // arms makes what is told of an engine's slow steps.
-func (c *sidecarCmd) arms(a *app) func() func(*collector.Step) {
+func (c *slowArmFlags) arms(a *app) func() func(*collector.Step) {
 	o := collector.ArmOptions{Steps: int(c.SlowArms), Logger: a.log.slog(false)}
 	if o.Steps == 0 {
 		o.Steps = -1

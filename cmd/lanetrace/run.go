@@ -1,0 +1,445 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/lanetrace/lanetrace"
+	"github.com/lanetrace/lanetrace/collector"
+	"github.com/lanetrace/lanetrace/internal/report"
+	"github.com/lanetrace/lanetrace/spanring"
+)
+
+type runCmd struct {
+	Cmd    []string         `arg:"" passthrough:"" name:"cmd" help:"Program to run, and its arguments; -- before it ends the flags of lanetrace."`
+	Agent  string           `help:"The agent library (default: liblanetrace.so beside lanetrace, else in bin/ of the current folder)." placeholder:"FILE"`
+	Level  *lanetrace.Level `help:"Level that the program starts at: off, basic, lane or kernel (default lane)." placeholder:"LEVEL"`
+	Listen listenAddr       `help:"Where to serve /metrics (default ${default})." default:"127.0.0.1:9478" placeholder:"HOST:PORT"`
+	Report bool             `help:"Print a report at the end." default:"true" negatable:""`
+	dirFlags
+	otlpFlags
+	selectFlags
+	slowArmFlags
+	metricFlags
+	keepFlags
+}
+
+// agentName is the agent's file.
+const agentName = "liblanetrace.so"
+
+// runMark is the variable by which the processes of one run are told from others:
+// they inherit it, however they were started.
+const runMark = "LANETRACE_RUN_MARK"
+
+// Exit codes of shells for a program that cannot be started, and from where on
+// they count signals.
+const (
+	exitCannotRun = 126
+	exitNotFound  = 127
+	exitSignal    = 128
+)
+
+// Run starts the program with the agent in it, and is its sidecar until it ends.
+// Nothing that goes wrong with telemetry keeps the program from running. Standard
+// output is the program's; all that lanetrace has to say goes to standard error.
+func (c *runCmd) Run(a *app) error {
+	if c.Cmd[0] == "--" {
+		c.Cmd = c.Cmd[1:]
+	}
+	if len(c.Cmd) == 0 {
+		return usagef("no program to run: want lanetrace run [flags] -- CMD...")
+	}
+	if strings.HasPrefix(c.Cmd[0], "-") {
+		return usagef("unknown flag %s (see lanetrace run --help)", c.Cmd[0])
+	}
+	signals := newForwarder()
+	defer signals.stop()
+
+	startMonoNS := spanring.MonoNS()
+	mark := newMark()
+	env := c.environ(a, mark)
+	side := c.sidecar(a, mark, startMonoNS)
+
+	cmd := exec.Command(c.Cmd[0], c.Cmd[1:]...)
+	cmd.Env, cmd.Stdin, cmd.Stdout, cmd.Stderr = env, os.Stdin, a.stdout, a.stderr
+	if err := cmd.Start(); err != nil {
+		side.end()
+		return cannotStart(c.Cmd[0], err)
+	}
+	signals.to(cmd.Process)
+	err := cmd.Wait()
+	signals.stop()
+	side.end()
+	if c.Report {
+		side.report()
+	}
+	if cmd.ProcessState == nil {
+		return fmt.Errorf("run %s: %w", c.Cmd[0], err)
+	}
+	if code := exitCode(cmd.ProcessState); code != 0 {
+		return exitError{code: code}
+	}
+	return nil
+}
+
+// exitCode is a program's exit code, of one that a signal ended 128 and its number.
+func exitCode(s *os.ProcessState) int {
+	if ws, ok := s.Sys().(syscall.WaitStatus); ok && ws.Signaled() {
+		return exitSignal + int(ws.Signal())
+	}
+	return s.ExitCode()
+}
+
+func cannotStart(name string, err error) error {
+	code := exitCannotRun
+	if errors.Is(err, exec.ErrNotFound) || errors.Is(err, fs.ErrNotExist) {
+		code = exitNotFound
+	}
+	var ee *exec.Error
+	if errors.As(err, &ee) {
+		err = ee.Err
+	} else {
+		err = bareOpen(name, err)
+		return exitError{code, fmt.Errorf("cannot run: %w", err)}
+	}
+	return exitError{code, fmt.Errorf("cannot run %s: %w", name, err)}
+}
+
+func newMark() string {
+	b := make([]byte, 8)
+	_, _ = rand.Read(b) // never fails
+	return hex.EncodeToString(b)
+}
+
+// The environment ---------------------------------------------------------------
+
+// environ is the program's environment: ours, with the agent and our settings, so
+// that whatever the program starts has them too. An agent that cannot be had is a
+// warning.
+func (c *runCmd) environ(a *app, mark string) []string {
+	env := environment(os.Environ())
+	env.set(runMark, mark)
+	if c.Dir != "" {
+		env.set("LANETRACE_DIR", absolute(c.Dir))
+	}
+	if c.Group != "" {
+		env.set("LANETRACE_GROUP", c.Group)
+	}
+	if c.Level != nil {
+		env.set("LANETRACE_LEVEL", c.Level.String())
+	}
+	agent, err := c.findAgent()
+	if err != nil {
+		a.say("warning: %s; the program runs without it", oneLine(err.Error()))
+		return env
+	}
+	env.set("LANETRACE_AGENT", agent)
+	// Both separate the libraries in LD_PRELOAD; ours comes first, so that it sees
+	// look-ups before other interposers.
+	preload := strings.FieldsFunc(env.get("LD_PRELOAD"), func(r rune) bool { return r == ':' || r == ' ' })
+	preload = slices.DeleteFunc(preload, func(s string) bool { return s == agent })
+	env.set("LD_PRELOAD", strings.Join(append([]string{agent}, preload...), ":"))
+	if other := env.get("NVTX_INJECTION64_PATH"); other != "" && other != agent {
+		a.say("warning: NVTX_INJECTION64_PATH names %s: NVTX ranges go there, and steps cannot be told by them", other)
+	} else {
+		env.set("NVTX_INJECTION64_PATH", agent)
+	}
+	return env
+}
+
+// findAgent is the agent library's absolute path.
+func (c *runCmd) findAgent() (string, error) {
+	var tries []string
+	if c.Agent != "" {
+		tries = []string{c.Agent}
+	} else {
+		if exe, err := os.Executable(); err == nil {
+			// Beside the file itself, should this be a link to it.
+			if real, err := filepath.EvalSymlinks(exe); err == nil {
+				exe = real
+			}
+			tries = append(tries, filepath.Join(filepath.Dir(exe), agentName))
+		}
+		tries = append(tries, filepath.Join("bin", agentName))
+	}
+	for _, t := range tries {
+		if st, err := os.Stat(t); err != nil || !st.Mode().IsRegular() {
+			continue
+		}
+		p := absolute(t)
+		if strings.ContainsAny(p, ": ") {
+			return "", fmt.Errorf("agent library %q: a path with a blank or a colon cannot be preloaded", p)
+		}
+		return p, nil
+	}
+	return "", fmt.Errorf("no agent library at %s (make agent builds it, --agent names it)", strings.Join(tries, " or "))
+}
+
+func absolute(path string) string {
+	if p, err := filepath.Abs(path); err == nil {
+		return p
+	}
+	return path
+}
+
+// environment is a list of NAME=VALUE.
+type environment []string
+
+func (e environment) get(name string) string {
+	for _, kv := range slices.Backward(e) {
+		if k, v, _ := strings.Cut(kv, "="); k == name {
+			return v
+		}
+	}
+	return ""
+}
+
+func (e *environment) set(name, value string) {
+	*e = slices.DeleteFunc(*e, func(kv string) bool { return strings.HasPrefix(kv, name+"=") })
+	*e = append(*e, name+"="+value)
+}
+
+// Signals -------------------------------------------------------------------------
+
+// forwarder passes signals on to a program.
+type forwarder struct {
+	c    chan os.Signal
+	done chan struct{}
+	wait sync.WaitGroup
+	once sync.Once
+}
+
+// newForwarder catches the signals that end or steer a server. Those that were
+// ignored when we began, as nohup has them, stay so, for the program too. What
+// comes before there is a program waits for it.
+func newForwarder() *forwarder {
+	f := &forwarder{c: make(chan os.Signal, 32), done: make(chan struct{})}
+	for _, s := range []os.Signal{
+		unix.SIGTERM, unix.SIGINT, unix.SIGQUIT, unix.SIGHUP, unix.SIGUSR1, unix.SIGUSR2, unix.SIGWINCH,
+	} {
+		if !signal.Ignored(s) {
+			signal.Notify(f.c, s)
+		}
+	}
+	return f
+}
+
+// to begins to pass signals on to p.
+func (f *forwarder) to(p *os.Process) {
+	f.wait.Go(func() {
+		for {
+			select {
+			case s := <-f.c:
+				if !fromTerminal(s) {
+					_ = p.Signal(s) // one that has ended needs none
+				}
+			case <-f.done:
+				return
+			}
+		}
+	})
+}
+
+func (f *forwarder) stop() {
+	f.once.Do(func() { close(f.done) })
+	f.wait.Wait()
+	signal.Stop(f.c)
+}
+
+// fromTerminal says whether the terminal sends s to the whole foreground group: the
+// program, which is in ours, has it already, and twice means something else to many.
+func fromTerminal(s os.Signal) bool {
+	switch s {
+	case unix.SIGINT, unix.SIGQUIT, unix.SIGWINCH:
+	default:
+		return false
+	}
+	tty, err := os.Open("/dev/tty")
+	if err != nil {
+		return false
+	}
+	defer tty.Close()
+	fg, err := unix.IoctlGetInt(int(tty.Fd()), unix.TIOCGPGRP)
+	return err == nil && fg == unix.Getpgrp()
+}
+
+// The sidecar ---------------------------------------------------------------------
+
+// runSide is the sidecar of a run, as far as it could be had.
+type runSide struct {
+	c           *runCmd
+	a           *app
+	dir         spanring.Dir
+	dirOK       bool
+	mark        string
+	startMonoNS int64
+	cancel      context.CancelFunc
+	done        sync.WaitGroup
+
+	mu      sync.Mutex
+	engines map[string]bool // ring paths of engines that were seen alive: this run's or not
+}
+
+// sidecar starts it. What it cannot do is a warning.
+func (c *runCmd) sidecar(a *app, mark string, startMonoNS int64) *runSide {
+	s := &runSide{c: c, a: a, mark: mark, startMonoNS: startMonoNS, cancel: func() {}, engines: map[string]bool{}}
+	dir, named, err := c.ringDir()
+	if err == nil && !named {
+		// The program's engines would make it; so nobody has to wait for it.
+		err = dir.Make()
+	}
+	if err == nil {
+		err = dir.CheckReadable()
+	}
+	if err != nil {
+		a.say("warning: %s; there is no telemetry of this run", oneLine(err.Error()))
+		return s
+	}
+	s.dir, s.dirOK = dir, true
+	serv, err := c.service(a, dir)
+	if err != nil {
+		a.say("warning: %s; this run has no metrics and no traces", oneLine(err.Error()))
+		return s
+	}
+	serv.serve()
+	a.say("serving %s/metrics; OTLP is %s", serv.url(), a.otlpText(c.OTLPEndpoint))
+	// Signals are the program's: its sidecar ends after it.
+	ctx, cancel := context.WithCancel(context.WithoutCancel(a.ctx))
+	s.cancel = cancel
+	s.done.Go(func() {
+		err := errors.Join(serv.read(ctx, dir, c.selection(c.arms(a)), s.attached), serv.close())
+		if err != nil {
+			a.say("warning: %s", oneLine(err.Error()))
+		}
+	})
+	return s
+}
+
+// service is the sidecar's service. Should its address be in use, by another
+// sidecar most likely, it takes a free port and says so.
+func (c *runCmd) service(a *app, dir spanring.Dir) (*service, error) {
+	keep, err := c.store(a)
+	if err != nil {
+		return nil, err
+	}
+	o := serviceOptions{
+		listen: c.Listen, ins: c.instruments(a.getenv), endpoint: c.OTLPEndpoint, dir: dir, log: a.log.slog(true),
+		keep: keep, keepBytes: uint64(c.KeepBytes),
+	}
+	serv, err := a.newService(o)
+	if !errors.Is(err, syscall.EADDRINUSE) {
+		return serv, err
+	}
+	a.say("warning: %s is in use; a free port serves this run", c.Listen)
+	o.listen, o.ins = "127.0.0.1:0", c.instruments(a.getenv)
+	if o.keep, err = c.store(a); err != nil {
+		return nil, err
+	}
+	return a.newService(o)
+}
+
+// attached notes whose engine it is while its process is there to be looked at.
+func (s *runSide) attached(e *collector.Engine) {
+	path := filepath.Join(s.dir.Path, e.RunID().String()+spanring.Suffix)
+	if ours, known := s.marked(e.Info()); known {
+		s.mu.Lock()
+		s.engines[path] = ours
+		s.mu.Unlock()
+	}
+}
+
+// marked looks for the run's mark in the environment of an engine's process; known
+// is false for one that cannot be looked at.
+func (s *runSide) marked(i spanring.Info) (ours, known bool) {
+	var st unix.Stat_t
+	if unix.Stat("/proc/self/ns/pid", &st) != nil || st.Ino != i.PIDNamespace {
+		return false, false
+	}
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", i.PID))
+	if err != nil || len(b) == 0 {
+		return false, false
+	}
+	return slices.Contains(strings.Split(string(b), "\x00"), runMark+"="+s.mark), true
+}
+
+// end lets the sidecar read what is left, send it and end.
+func (s *runSide) end() {
+	s.cancel()
+	s.done.Wait()
+}
+
+// rings are the run's rings that are still there. Of one whose process was never
+// seen, its time says whether it is one.
+func (s *runSide) rings() []string {
+	paths, err := s.dir.List()
+	if err != nil {
+		return nil
+	}
+	return slices.DeleteFunc(paths, func(p string) bool {
+		s.mu.Lock()
+		ours, known := s.engines[p]
+		s.mu.Unlock()
+		if known {
+			return !ours
+		}
+		r, err := spanring.Open(p, spanring.ReaderOptions{})
+		if err != nil {
+			return true
+		}
+		defer r.Close()
+		i, err := r.Info()
+		if err != nil || i.CreatedMonoNS < s.startMonoNS {
+			return true
+		}
+		if ours, known := s.marked(i); known {
+			return !ours
+		}
+		return false
+	})
+}
+
+// report prints a report of each engine of the run.
+func (s *runSide) report() {
+	if !s.dirOK {
+		return
+	}
+	rings := s.rings()
+	if len(rings) == 0 {
+		s.a.say("no engine was seen: the program used no GPU, or no agent was in it")
+		return
+	}
+	c := reportCmd{}
+	o := report.Options{Top: reportTop, Width: s.a.widthOf(s.a.stderr)}
+	for _, p := range rings {
+		src, _, err := c.ring(p)
+		var text string
+		if err == nil {
+			for _, r := range src {
+				text, _, err = c.reportOn(r, o, nil)
+			}
+		}
+		if err != nil {
+			s.a.say("warning: %s", oneLine(err.Error()))
+		}
+		if text != "" {
+			fmt.Fprintf(s.a.stderr, "\n%s", text)
+		}
+	}
+}
+
+// reportTop is how many kernels a run's report lists.
+const reportTop = 10
