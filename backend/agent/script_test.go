@@ -38,7 +38,6 @@ func hexText[T string | []byte](s T) string { return "x" + hex.EncodeToString([]
 type script struct {
 	r        *rand.Rand
 	ops      []operation
-	names    []string
 	contexts int
 	slots    int // of each context
 }
