@@ -3,6 +3,7 @@ package agent
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -328,6 +329,36 @@ func TestHubAccount(t *testing.T) {
 			},
 			counted: map[string]uint64{"begun": 4, "landed": 3, "failed_closed": 1, "stale_ends": 1, "steps_begun": 1, "steps_ended": 1},
 		},
+		"a context ends during a launch": {
+			level: "kernel",
+			env:   []string{"LANETRACE_KERNEL_SPAN_EVERY=1", "LANETRACE_PAIRS=2"},
+			script: `
+				step 0 = 1 1
+				halflaunch 0 0 0 = 1
+				begin 0 0 1 0 = 1
+				end 0
+				drain = 0
+				halflaunch 0 0 1 = 1
+				begin 1 0 2 0 = 1
+				end 1
+				drain = 0
+				begin 2 0 3 0 = 1
+				end 2
+				endstep 0
+				drain = 0`,
+			spans: []string{
+				"begin step=1 level=3 armed",
+				"failed kernel  step=1 ordinal=1 parent=0 lane=0 stream=1: record",
+				"lane a step=1 ordinal=2 parent=0 lane=1 stream=2 context=0 armed",
+				"failed kernel  step=1 ordinal=3 parent=0 lane=0 stream=2: record",
+				"lane b step=1 ordinal=4 parent=0 lane=2 stream=3 context=0 armed",
+				"lane c step=1 ordinal=5 parent=0 lane=3 stream=3 context=0 armed",
+				"end step=1 opened=5 dropped=0 linked=0 armed",
+			},
+			counted: map[string]uint64{
+				"begun": 6, "landed": 4, "failed_record": 2, "steps_begun": 1, "steps_ended": 1, "steps_armed": 1, "launches": 2,
+			},
+		},
 		"the process ends with spans in flight": {
 			level: "lane",
 			script: `
@@ -401,6 +432,24 @@ func TestHubRefusals(t *testing.T) {
 		if got := e.log(); !slices.Contains(got, want) {
 			t.Errorf("%s: %v, want %q", reason, got, want)
 		}
+	}
+}
+
+// Streams that come and go are forgotten, and their memory is used again.
+func TestHubStreamsComeAndGo(t *testing.T) {
+	e := newHubRig(t, hubOptions{level: "lane"})
+	known, err := strconv.Atoi(e.do("churn 2000"))
+	if err != nil || known > 500 {
+		t.Errorf("%d streams remembered of 2,000 that are gone (%v)", known, err)
+	}
+	e.want("drain", "0")
+	e.counted(map[string]uint64{"begun": 4000, "landed": 4000, "steps_begun": 2000, "steps_ended": 2000})
+	numbers := map[uint16]bool{}
+	for _, s := range e.landed() {
+		numbers[s.Stream] = true
+	}
+	if len(numbers) != 2000 {
+		t.Errorf("%d numbers for 2,000 streams", len(numbers))
 	}
 }
 

@@ -92,6 +92,10 @@ lt_stream *lt_stream_find(lt_context *c, void *handle, bool make) {
       s->next = NULL;
       s->listed = s->seen = false;
       s->idle_sweeps = 0;
+      pthread_mutex_lock(&s->mu);
+      s->lanes = 0;
+      s->bound = 0;
+      pthread_mutex_unlock(&s->mu);
       atomic_store(&s->num, 0);
       atomic_store(&s->stack, 0);
       atomic_store(&s->gone, 0);
@@ -116,20 +120,27 @@ static bool num_taken(const lt_stream_table *t, uint16_t num) {
   return false;
 }
 
+// list puts a stream on the list, once. The caller holds the table's lock.
+static void list(lt_stream_table *t, lt_stream *s) {
+  if (s->listed)
+    return;
+  s->listed = true;
+  atomic_store(&s->next, NULL);
+  atomic_store(&t->last->next, s);
+  t->last = s;
+}
+
 void lt_stream_number(lt_context *c, lt_stream *s) {
   lt_stream_table *t = &c->streams;
   if (atomic_load_explicit(&s->num, memory_order_relaxed) != 0)
     return;
   pthread_mutex_lock(&t->mu);
-  if (!s->listed) {
+  if (atomic_load(&s->num) == 0) {
     // After 65,535 streams the numbers of streams long gone are given again.
     for (int tries = 0; tries < 1 << 16; tries++)
       if (++t->last_num != 0 && !num_taken(t, t->last_num))
         break;
-    s->listed = true;
-    s->next = NULL;
-    t->last->next = s;
-    t->last = s;
+    list(t, s);
     atomic_store(&s->num, t->last_num);
   }
   pthread_mutex_unlock(&t->mu);
@@ -141,10 +152,8 @@ static void forget(lt_stream_table *t, lt_stream *s) {
   s->lanes = 0;
   s->bound = 0;
   pthread_mutex_unlock(&s->mu);
-  if (!s->listed) { // nothing of it ever went to the harvester
-    s->next = t->spare;
-    t->spare = s;
-  }
+  // Somebody may be about to begin on it: it goes through the sweep in any case.
+  list(t, s);
 }
 
 static void forget_key(lt_context *c, uintptr_t key) {

@@ -270,6 +270,17 @@ static void act(char *text) {
     puts("0");
   } else if (is(op, "launch")) { // stream, own step or -1
     printf("%d\n", launch(stream[a], LT_LAUNCH_KERNEL, b < 0 ? 0 : step[b], lt_ring_name_z(lt_hub_ring(), LT_NAME_KERNEL, "work")));
+  } else if (is(op, "halflaunch")) { // the context ends, and with 1 comes again, during a launch
+    lt_launch l;
+    int timed = lt_launch_begin(&l, LT_LAUNCH_KERNEL, stream[a], 0, step[b]);
+    lt_context_end(context);
+    if (c == 1)
+      lt_context_open(context);
+    if (timed)
+      lt_launch_end(&l, launch_raw(stream[a]));
+    if (c == 0)
+      lt_context_open(context);
+    printf("%d\n", timed);
   } else if (is(op, "graph")) {
     printf("%d\n", launch(stream[a], LT_LAUNCH_GRAPH, b < 0 ? 0 : step[b], lt_ring_graph_name(lt_hub_ring(), 7, 3, "g", 1)));
   } else if (is(op, "capture")) {
@@ -344,6 +355,34 @@ static void act(char *text) {
     printf("%d\n", drain());
   } else if (is(op, "inflight")) {
     printf("%ld\n", (long)lt_hub_in_flight());
+  } else if (is(op, "churn")) { // streams that come and go; answers how many are remembered
+    lt_context *k = lt_the_hub()->context[0];
+    for (long i = 0; i < a; i++) {
+      CUstream s;
+      MUST(cuStreamCreate(&s, 1));
+      lt_step t = lt_step_begin();
+      lt_lane_end(lt_lane_begin(t, 1, s));
+      if (i % 3 == 0)
+        lt_bind(t, s);
+      lt_step_end(t);
+      lt_stream_destroyed(s);
+      MUST(cuStreamDestroy_v2(s));
+      if (i % 50 == 49) { // time passes
+        drain();
+        pthread_mutex_lock(&k->mu);
+        k->next_sweep = 0;
+        pthread_mutex_unlock(&k->mu);
+        lt_hub_harvest();
+      }
+    }
+    int known = 0;
+    pthread_mutex_lock(&k->streams.mu);
+    for (lt_stream *s = atomic_load(&k->streams.first); s != NULL; s = atomic_load(&s->next))
+      known++;
+    for (lt_stream *s = k->streams.spare; s != NULL; s = atomic_load(&s->next))
+      known++;
+    pthread_mutex_unlock(&k->streams.mu);
+    printf("%d\n", known);
   } else if (is(op, "sync")) {
     printf("%d\n", cuCtxSynchronize());
   } else if (is(op, "sleepms")) {
