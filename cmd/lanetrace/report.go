@@ -19,7 +19,7 @@ import (
 type reportCmd struct {
 	File   string      `arg:"" optional:"" help:"Recording (.ltrec) or ring file (.ring), also of an engine that died. Default: the rings of the ring directory." placeholder:"FILE"`
 	Engine engineMatch `help:"Report only on this engine: a service name, an executable or the beginning of a run id." placeholder:"E"`
-	Step   string      `help:"Draw the step of this number, or one with a lane of this name (default: one of typical length)." placeholder:"N|LANE"`
+	Step   string      `help:"Draw the step of this number, or one with a lane of this name (default: one of typical length)." placeholder:"N|LANE" env:"-"`
 	Top    positive    `help:"List so many kernels (default ${default})." default:"10" placeholder:"N"`
 	JSON   bool        `name:"json" help:"Print one JSON document for machines, with all kernels and call sites; docs/report.md describes its keys."`
 	Memory bool        `help:"Report on the device memory alone: total, slack, call sites, files, guard bands, suspected leaks."`
