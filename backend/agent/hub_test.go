@@ -435,21 +435,94 @@ func TestHubRefusals(t *testing.T) {
 	}
 }
 
-// Streams that come and go are forgotten, and their memory is used again.
+// Several contexts: each has its part of the slots, its streams and its clock; a lane ends
+// in the context where it began, whichever is current, and that one stays current. One
+// more than fit is not timed, and that is said once.
+func TestHubContexts(t *testing.T) {
+	e := newHubRig(t, hubOptions{level: "lane", env: []string{"LANETRACE_TESTDRIVER_DEVICES=6"}})
+	e.script(`
+		stream 1 1
+		step 0
+		begin 0 0 1 0 = 1
+		begin 1 0 2 1 = 1
+		device 1 = 1
+		stream 2 0
+		begin 2 0 1 2 = 1
+		begin 3 0 2 1 = 1
+		end 0
+		end 1
+		current = 1
+		nocontext = -1
+		begin 4 0 3 2 = 0
+		end 3
+		end 2
+		current = -1
+		endstep 0
+		device 2 = 2
+		device 3 = 3
+		device 4 = -1
+		device 5 = -1
+		stream 3 0
+		step 1
+		begin 4 1 1 3 = 0
+		endstep 1
+		drain = 0`)
+	var got []string
+	for _, l := range e.log() {
+		if strings.HasPrefix(l, "lane") {
+			got = append(got, l)
+		}
+	}
+	slices.Sort(got)
+	if d := cmp.Diff([]string{
+		"lane a step=1 ordinal=1 parent=0 lane=1 stream=1 context=0",
+		"lane a step=1 ordinal=3 parent=0 lane=1 stream=1 context=1",
+		"lane b step=1 ordinal=2 parent=0 lane=2 stream=2 context=0",
+		"lane b step=1 ordinal=4 parent=0 lane=2 stream=2 context=1",
+	}, got); d != "" {
+		t.Errorf("lanes (-want +got):\n%s", d)
+	}
+	e.counted(map[string]uint64{"begun": 6, "landed": 6, "steps_begun": 2, "steps_ended": 2})
+	cs, err := e.read.Contexts()
+	if err != nil || len(cs) != 4 {
+		t.Fatalf("%d contexts, %v", len(cs), err)
+	}
+	uuids := map[[16]byte]bool{}
+	for i, c := range cs {
+		uuids[c.UUID] = true
+		if int(c.Device) != i || int(c.FirstSlot) != 4096*i || c.Slots != 4096 {
+			t.Errorf("context %d: %+v", i, c)
+		}
+	}
+	if len(uuids) != 4 {
+		t.Errorf("%d identities of 4 devices", len(uuids))
+	}
+	said := e.complaints()
+	if len(said) != 1 || !strings.HasPrefix(said[0], "lanetrace: a GPU context is not timed: ") {
+		t.Errorf("said %q, want once that a context is not timed", said)
+	}
+}
+
+// Streams that come and go are forgotten, and so are threads' own default streams; their
+// memory is used again.
 func TestHubStreamsComeAndGo(t *testing.T) {
-	e := newHubRig(t, hubOptions{level: "lane"})
-	known, err := strconv.Atoi(e.do("churn 2000"))
-	if err != nil || known > 500 {
-		t.Errorf("%d streams remembered of 2,000 that are gone (%v)", known, err)
-	}
-	e.want("drain", "0")
-	e.counted(map[string]uint64{"begun": 4000, "landed": 4000, "steps_begun": 2000, "steps_ended": 2000})
-	numbers := map[uint16]bool{}
-	for _, s := range e.landed() {
-		numbers[s.Stream] = true
-	}
-	if len(numbers) != 2000 {
-		t.Errorf("%d numbers for 2,000 streams", len(numbers))
+	for _, what := range []string{"churn 1000", "threads 1000"} {
+		t.Run(what, func(t *testing.T) {
+			e := newHubRig(t, hubOptions{level: "lane"})
+			known, err := strconv.Atoi(e.do(what))
+			if err != nil || known > 500 {
+				t.Errorf("%d streams remembered of 1,000 that are gone (%v)", known, err)
+			}
+			e.want("drain", "0")
+			e.counted(map[string]uint64{"begun": 2000, "landed": 2000, "steps_begun": 1000, "steps_ended": 1000})
+			numbers := map[uint16]bool{}
+			for _, s := range e.landed() {
+				numbers[s.Stream] = true
+			}
+			if len(numbers) != 1000 {
+				t.Errorf("%d numbers for 1,000 streams", len(numbers))
+			}
+		})
 	}
 }
 

@@ -146,9 +146,45 @@ static void *end_elsewhere(void *arg) {
   return NULL;
 }
 
+// once is a thread that times one lane on its own default stream and ends.
+static void *once(void *unused) {
+  (void)unused;
+  MUST(cuCtxSetCurrent(context));
+  lt_step t = lt_step_begin();
+  lt_lane l = lt_lane_begin(t, 1, LT_STREAM_PER_THREAD);
+  launch_raw(LT_STREAM_PER_THREAD);
+  lt_lane_end(l);
+  lt_step_end(t);
+  MUST(cuStreamSynchronize((CUstream)LT_STREAM_PER_THREAD));
+  return NULL;
+}
+
 static lt_pool *pool_of(void) {
   lt_hub *h = lt_the_hub();
   return atomic_load(&h->context[0]->pool);
+}
+
+// remembered is how many streams the context's table has memory for.
+static int remembered(void) {
+  lt_context *k = lt_the_hub()->context[0];
+  int known = 0;
+  pthread_mutex_lock(&k->streams.mu);
+  for (lt_stream *s = atomic_load(&k->streams.first); s != NULL; s = atomic_load(&s->next))
+    known++;
+  for (lt_stream *s = k->streams.spare; s != NULL; s = atomic_load(&s->next))
+    known++;
+  pthread_mutex_unlock(&k->streams.mu);
+  return known;
+}
+
+// time_passes has what is over forgotten.
+static void time_passes(void) {
+  lt_context *k = lt_the_hub()->context[0];
+  drain();
+  pthread_mutex_lock(&k->mu);
+  k->next_sweep = 0;
+  pthread_mutex_unlock(&k->mu);
+  lt_hub_harvest();
 }
 
 static void setup(void) {
@@ -215,6 +251,17 @@ static void act(char *text) {
   } else if (is(op, "close")) {
     lt_context_end(context);
     puts("0");
+  } else if (is(op, "device")) { // its context becomes current and known
+    CUcontext c;
+    MUST(cuDevicePrimaryCtxRetain(&c, (CUdevice)a));
+    MUST(cuCtxSetCurrent(c));
+    printf("%d\n", lt_context_open(c));
+  } else if (is(op, "nocontext")) {
+    MUST(cuCtxSetCurrent(NULL));
+    printf("%d\n", lt_context_index(NULL));
+  } else if (is(op, "current")) { // the device of the current context, -1
+    CUdevice d = -1;
+    printf("%d\n", cuCtxGetDevice(&d) == 0 ? d : -1);
   } else if (is(op, "path")) {
     puts(lt_ring_path(lt_hub_ring()));
   } else if (is(op, "stream")) { // number, 0 new, 1 legacy, 2 per thread
@@ -355,8 +402,16 @@ static void act(char *text) {
     printf("%d\n", drain());
   } else if (is(op, "inflight")) {
     printf("%ld\n", (long)lt_hub_in_flight());
+  } else if (is(op, "threads")) { // that come and go
+    for (long i = 0; i < a; i++) {
+      pthread_t t;
+      MUST(pthread_create(&t, NULL, once, NULL));
+      MUST(pthread_join(t, NULL));
+      if (i % 50 == 49)
+        time_passes();
+    }
+    printf("%d\n", remembered());
   } else if (is(op, "churn")) { // streams that come and go; answers how many are remembered
-    lt_context *k = lt_the_hub()->context[0];
     for (long i = 0; i < a; i++) {
       CUstream s;
       MUST(cuStreamCreate(&s, 1));
@@ -367,22 +422,10 @@ static void act(char *text) {
       lt_step_end(t);
       lt_stream_destroyed(s);
       MUST(cuStreamDestroy_v2(s));
-      if (i % 50 == 49) { // time passes
-        drain();
-        pthread_mutex_lock(&k->mu);
-        k->next_sweep = 0;
-        pthread_mutex_unlock(&k->mu);
-        lt_hub_harvest();
-      }
+      if (i % 50 == 49)
+        time_passes();
     }
-    int known = 0;
-    pthread_mutex_lock(&k->streams.mu);
-    for (lt_stream *s = atomic_load(&k->streams.first); s != NULL; s = atomic_load(&s->next))
-      known++;
-    for (lt_stream *s = k->streams.spare; s != NULL; s = atomic_load(&s->next))
-      known++;
-    pthread_mutex_unlock(&k->streams.mu);
-    printf("%d\n", known);
+    printf("%d\n", remembered());
   } else if (is(op, "sync")) {
     printf("%d\n", cuCtxSynchronize());
   } else if (is(op, "sleepms")) {
