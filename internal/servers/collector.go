@@ -11,9 +11,14 @@ import (
 	"testing"
 )
 
-// CollectorOptions configure a Collector. It always writes what it receives to
-// files, which Spans and Points read.
+// CollectorOptions configure a Collector. It writes what it receives to files,
+// which Spans and Points read.
 type CollectorOptions struct {
+	// Config, if not nil, makes the whole configuration, of the addresses to listen on
+	// as HOST:PORT and of a directory of the test. The other options are then not used,
+	// and Spans and Points have nothing unless it writes spans.jsonl and points.jsonl.
+	Config func(dir, grpc, http, health string) string
+
 	// TracesTo is an OTLP receiver over gRPC that also gets the traces; "" is none.
 	TracesTo string
 	// MetricsTo is an OTLP receiver over HTTP that also gets the metrics, such as
@@ -42,7 +47,11 @@ func StartCollector(tb testing.TB, o CollectorOptions) *Collector {
 		if err := os.Mkdir(filepath.Join(dir, "queue"), 0o700); err != nil {
 			return nil, "", err
 		}
-		conf, err := write(dir, "collector.yaml", o.config(dir, local(p[0]), local(p[1]), local(p[2])))
+		config := o.Config
+		if config == nil {
+			config = o.config
+		}
+		conf, err := write(dir, "collector.yaml", config(dir, local(p[0]), local(p[1]), local(p[2])))
 		return []string{"--config", "file:" + conf}, "http://" + local(p[2]), err
 	}})
 	return c
