@@ -18,6 +18,7 @@ const (
 	groupAsked
 	groupSlow
 	groupLinked
+	groupRequest
 	groupArmed
 	groupOneInN
 
@@ -28,7 +29,9 @@ const (
 // they do not use is open to all. So nothing starves: neither what an operator
 // asked for behind an engine that arms every step, nor the ordinary behind one of
 // which every step fails.
-var budgetShare = [numBudgetGroups]float64{groupFault: 4, groupAsked: 4, groupSlow: 3, groupLinked: 2, groupArmed: 2, groupOneInN: 1}
+var budgetShare = [numBudgetGroups]float64{
+	groupFault: 3, groupAsked: 3, groupSlow: 3, groupLinked: 2, groupRequest: 2, groupArmed: 2, groupOneInN: 1,
+}
 
 const budgetShares = 16
 

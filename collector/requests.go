@@ -478,9 +478,14 @@ func (p *Processor) handOverRequest(r *openRequest) {
 			ro.ObserveRequest(out)
 		}
 	}
-	if x, ok := p.o.Exporter.(RequestExporter); ok {
-		x.ExportRequest(out)
+	x, ok := p.o.Exporter.(RequestExporter)
+	if !ok {
+		p.engine.ledger.NotSelect(NotWanted, 1)
 		return
 	}
-	p.engine.ledger.NotSelect(NotWanted, 1)
+	if sel, ok := p.o.Selector.(RequestSelector); ok && !sel.SelectRequest(out, p.asm.nowNS) {
+		p.engine.ledger.NotSelect(NotBudget, 1)
+		return
+	}
+	x.ExportRequest(out)
 }

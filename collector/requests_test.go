@@ -423,7 +423,7 @@ func TestHostileRequests(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(3, 4))
 	src := newMemSource("a")
 	const most = 50
-	p, k := exporting(t, src, ProcessorOptions{MaxOpenRequests: most, MaxOpenSteps: 20, StepTimeout: time.Second, Selector: NewLiveSelector(LiveOptions{OneInN: -1})})
+	p, k := exporting(t, src, ProcessorOptions{MaxOpenRequests: most, MaxOpenSteps: 20, StepTimeout: time.Second, Selector: NewLiveSelector(LiveOptions{OneInN: -1, BudgetBytes: -1})})
 	ends := 0
 	for range 400 {
 		for range 200 {

@@ -74,6 +74,14 @@ type Selector interface {
 	Select(s *Step) (ExportReason, NotSelected)
 }
 
+// RequestSelector is a Selector that decides of the summaries of requests, too. Of
+// one that is none, all are exported.
+type RequestSelector interface {
+	// SelectRequest reports whether the summary of r, which is done at the source's
+	// time nowMonoNS, is exported.
+	SelectRequest(r *Request, nowMonoNS int64) bool
+}
+
 // SelectAll exports every step, as the file formats do.
 type SelectAll struct{}
 
@@ -165,6 +173,11 @@ func (l *LiveSelector) Select(s *Step) (ExportReason, NotSelected) {
 		return ExportNone, NotOneInN
 	}
 	return ExportNone, NotBudget
+}
+
+// SelectRequest implements RequestSelector: every summary that the budget allows.
+func (l *LiveSelector) SelectRequest(r *Request, nowMonoNS int64) bool {
+	return l.budget.take(groupRequest, requestBytes+linkBytes*len(r.Exported), nowMonoNS)
 }
 
 // speaksFor reports whether a reason holds for a step.

@@ -134,3 +134,22 @@ func BenchmarkSelect(b *testing.B) {
 		l.Select(s)
 	}
 }
+
+// TestBudgetBoundsRequestSummaries: a flood of requests takes its part of the budget
+// and no more, which is told in the account.
+func TestBudgetBoundsRequestSummaries(t *testing.T) {
+	src := newMemSource("a")
+	p, k := exporting(t, src, ProcessorOptions{Selector: NewLiveSelector(LiveOptions{OneInN: -1, BudgetBytes: 1000, BurstBytes: 10 * requestBytes})})
+	const requests = 100
+	for n := range requests {
+		src.push(requestEnd(n+1, int64(n), int64(n)+10))
+	}
+	pollAll(t, p)
+	if n := len(k.requests); n < 5 || n > 12 {
+		t.Errorf("%d summaries exported of a burst of 10", n)
+	}
+	want := SidecarCounts{Received: requests, Exported: uint64(len(k.requests)), NotSelected: [NumNotSelected]uint64{NotBudget: requests - uint64(len(k.requests))}}
+	if d := cmp.Diff(want, p.Engine().Ledger().Counts()); d != "" {
+		t.Errorf("ledger (-want +got):\n%s", d)
+	}
+}

@@ -26,7 +26,7 @@ func (e *estimated) Export(s *collector.Step, r collector.ExportReason) {
 	e.enc.step(s, s.Engine.RunID(), r, func() []byte { return nil }, func(k chunk) { got += len(k.buf) })
 	want := collector.EstimateBytes(s)
 	off := math.Abs(float64(want)/float64(got) - 1)
-	if off > 0.2 {
+	if off > 0.125 {
 		e.t.Errorf("step %d of %d spans: %d bytes, %d foretold", s.Number, len(s.Spans), got, want)
 	}
 	e.n++

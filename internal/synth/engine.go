@@ -39,6 +39,9 @@ type Options struct {
 	// RequestEvery begins a request in one step in so many; each step is linked to
 	// those it works for. Default: none.
 	RequestEvery int
+	// StepEvery is how far apart the begins of steps are at least, on average. Default:
+	// a step begins as soon as the GPU allows.
+	StepEvery time.Duration
 	// Model is the served model. Default: none.
 	Model string
 	// Service is the engine's name. Default "synthetic-decode".
@@ -310,6 +313,9 @@ func (e *Engine) makeStep() {
 	e.endRequests(n, end+1_000)
 	// The host runs at most a step ahead of the GPU.
 	e.hostNS = max(end+e.normal(12_000, 2_000), gpu-300_000)
+	if every := int64(o.StepEvery); every > 0 {
+		e.hostNS = max(e.hostNS, begin+e.normal(float64(every), float64(every)*0.02))
+	}
 }
 
 // diff publishes what became of comparing a step's launches with the last one's.
