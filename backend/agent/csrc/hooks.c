@@ -334,7 +334,8 @@ SLOW int hook_kernel_function(fn_kernel_function real, bool per_thread, LT_P_ker
 
 SLOW int hook_unload(fn_unload real, bool per_thread, LT_P_unload) {
   (void)per_thread;
-  lt_functions_forget(module);
+  if (!lt_agent_exiting()) // then nobody will ask for a name, and programs unload much
+    lt_functions_forget(module);
   return real(LT_A_unload);
 }
 
