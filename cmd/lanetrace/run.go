@@ -12,6 +12,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -66,22 +67,26 @@ func (c *runCmd) Run(a *app) error {
 	if strings.HasPrefix(c.Cmd[0], "-") {
 		return usagef("unknown flag %s (see lanetrace run --help)", c.Cmd[0])
 	}
+	cmd := exec.Command(c.Cmd[0], c.Cmd[1:]...)
+	if cmd.Err != nil {
+		return cannotStart(c.Cmd[0], cmd.Err)
+	}
 	signals := newForwarder()
 	defer signals.stop()
 
 	startMonoNS := spanring.MonoNS()
 	mark := newMark()
-	env := c.environ(a, mark)
+	cmd.Env = c.environ(a, mark)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, a.stdout, a.stderr
 	side := c.sidecar(a, mark, startMonoNS)
-
-	cmd := exec.Command(c.Cmd[0], c.Cmd[1:]...)
-	cmd.Env, cmd.Stdin, cmd.Stdout, cmd.Stderr = env, os.Stdin, a.stdout, a.stderr
 	if err := cmd.Start(); err != nil {
 		side.end()
 		return cannotStart(c.Cmd[0], err)
 	}
 	signals.to(cmd.Process)
+	stopReaping := reapOrphans(cmd.Process.Pid)
 	err := cmd.Wait()
+	stopReaping()
 	signals.stop()
 	side.end()
 	if c.Report {
@@ -262,6 +267,8 @@ func (f *forwarder) stop() {
 
 // fromTerminal says whether the terminal sends s to the whole foreground group: the
 // program, which is in ours, has it already, and twice means something else to many.
+// One of these that somebody sends to us alone while we are in the foreground cannot
+// be told from that; SIGTERM can.
 func fromTerminal(s os.Signal) bool {
 	switch s {
 	case unix.SIGINT, unix.SIGQUIT, unix.SIGWINCH:
@@ -275,6 +282,50 @@ func fromTerminal(s os.Signal) bool {
 	defer tty.Close()
 	fg, err := unix.IoctlGetInt(int(tty.Fd()), unix.TIOCGPGRP)
 	return err == nil && fg == unix.Getpgrp()
+}
+
+// reapOrphans takes what orphans leave behind while we are the first process of a
+// container, to which they fall, until it is told to stop. The program itself is
+// left to who waits for it.
+func reapOrphans(program int) (stop func()) {
+	if os.Getpid() != 1 {
+		return func() {}
+	}
+	c := make(chan os.Signal, 1)
+	signal.Notify(c, unix.SIGCHLD)
+	done := make(chan struct{})
+	var wait sync.WaitGroup
+	wait.Go(func() {
+		for {
+			reap("/proc/self/task", program)
+			select {
+			case <-c:
+			case <-done:
+				return
+			}
+		}
+	})
+	return func() {
+		signal.Stop(c)
+		close(done)
+		wait.Wait()
+	}
+}
+
+// reap waits for each child that has ended, but for program.
+func reap(tasks string, program int) {
+	lists, _ := filepath.Glob(filepath.Join(tasks, "*", "children"))
+	for _, l := range lists {
+		b, err := os.ReadFile(l)
+		if err != nil {
+			continue // the thread has ended
+		}
+		for _, f := range strings.Fields(string(b)) {
+			if pid, err := strconv.Atoi(f); err == nil && pid != program {
+				_, _ = unix.Wait4(pid, nil, unix.WNOHANG, nil) // one that runs on is left
+			}
+		}
+	}
 }
 
 // The sidecar ---------------------------------------------------------------------

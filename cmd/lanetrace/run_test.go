@@ -6,11 +6,15 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"sync"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/rogpeppe/go-internal/testscript"
+	"golang.org/x/sys/unix"
 
 	"github.com/lanetrace/lanetrace/backend/agent"
 	"github.com/lanetrace/lanetrace/internal/testdriver"
@@ -132,4 +136,119 @@ func TestRunEnvironment(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestRunSignals: a signal that is sent to lanetrace reaches the program once, and
+// so does one that a terminal sends to both.
+func TestRunSignals(t *testing.T) {
+	at, err := makeAttachable()
+	if err != nil {
+		t.Skip(err)
+	}
+	for _, c := range []struct {
+		name     string
+		terminal bool
+		send     func(t *testing.T, cmd *exec.Cmd, tty *os.File)
+		want     string
+	}{
+		{"sent", false, func(t *testing.T, cmd *exec.Cmd, _ *os.File) {
+			if err := cmd.Process.Signal(unix.SIGINT); err != nil {
+				t.Fatal(err)
+			}
+		}, "signal 2\n"},
+		{"typed", true, func(t *testing.T, _ *exec.Cmd, tty *os.File) {
+			if _, err := tty.Write([]byte{3}); err != nil { // ^C
+				t.Fatal(err)
+			}
+		}, "signal 2\n"},
+		{"terminated", true, func(t *testing.T, cmd *exec.Cmd, _ *os.File) {
+			if err := cmd.Process.Signal(unix.SIGTERM); err != nil {
+				t.Fatal(err)
+			}
+		}, "signal 15\n"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			dir := t.TempDir()
+			if err := os.Chmod(dir, 0o700); err != nil {
+				t.Fatal(err)
+			}
+			outer, inner := openTerminal(t)
+			cmd := exec.Command("lanetrace", "run", "--no-report", "--listen", "127.0.0.1:0", "--dir", dir, "--agent", at.agent, "--", at.engine, "1", "wait")
+			cmd.Env = append(os.Environ(), "LD_LIBRARY_PATH="+filepath.Dir(at.driver))
+			cmd.Stdin = inner
+			var out, errs output
+			cmd.Stdout, cmd.Stderr = &out, &errs
+			cmd.SysProcAttr = &unix.SysProcAttr{Setsid: true, Setctty: c.terminal}
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			ended := make(chan error, 1)
+			go func() { ended <- cmd.Wait() }()
+			eventually(t, "the engine waits", func() bool { return out.String() == "did 1 steps\n" })
+			c.send(t, cmd, outer)
+			select {
+			case <-ended:
+			case <-time.After(patience):
+				cmd.Process.Kill()
+				<-ended
+				t.Fatalf("does not end; stderr:\n%s", errs.String())
+			}
+			if got := out.String(); got != "did 1 steps\n"+c.want || cmd.ProcessState.ExitCode() != 3 {
+				t.Errorf("exit code %d, stdout:\n%s\nstderr:\n%s", cmd.ProcessState.ExitCode(), got, errs.String())
+			}
+		})
+	}
+}
+
+// openTerminal is a new pseudo-terminal's two ends.
+func openTerminal(t *testing.T) (outer, inner *os.File) {
+	t.Helper()
+	outer, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		t.Skipf("no terminals: %v", err)
+	}
+	t.Cleanup(func() { outer.Close() })
+	n, err := unix.IoctlGetInt(int(outer.Fd()), unix.TIOCGPTN)
+	if err == nil {
+		err = unix.IoctlSetPointerInt(int(outer.Fd()), unix.TIOCSPTLCK, 0)
+	}
+	if err == nil {
+		inner, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|unix.O_NOCTTY, 0)
+	}
+	if err != nil {
+		t.Skipf("no terminals: %v", err)
+	}
+	t.Cleanup(func() { inner.Close() })
+	return outer, inner
+}
+
+// TestReap takes what has ended, and leaves what runs and the program.
+func TestReap(t *testing.T) {
+	start := func(args ...string) *os.Process {
+		p, err := os.StartProcess("/bin/sh", append([]string{"sh", "-c"}, args...), &os.ProcAttr{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	program, orphan, running := start("exit 4"), start("exit 5"), start("read x <&-; sleep 60")
+	zombie := func(p *os.Process) bool {
+		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.Pid))
+		return err == nil && strings.Contains(string(b), ") Z ")
+	}
+	eventually(t, "two have ended", func() bool { return zombie(program) && zombie(orphan) })
+	reap("/proc/self/task", program.Pid)
+	if _, err := os.Stat(fmt.Sprintf("/proc/%d", orphan.Pid)); err == nil {
+		t.Error("the orphan is still there")
+	}
+	if s, err := program.Wait(); err != nil || s.ExitCode() != 4 {
+		t.Errorf("the program's end was taken: %v, %v", s, err)
+	}
+	if err := running.Kill(); err != nil {
+		t.Errorf("what runs: %v", err)
+	}
+	if s, err := running.Wait(); err != nil || s.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
+		t.Errorf("what ran: %v, %v", s, err)
+	}
+	orphan.Release()
 }

@@ -4,7 +4,7 @@
 // name, as CUDA's own libraries do, and works in steps on whatever device there is.
 //
 //	engine STEPS          does so many steps and ends with 0
-//	engine STEPS wait     then says so and waits for a signal; says which, ends with 3
+//	engine STEPS wait     then waits for a signal; says which, ends with 3
 //	engine STEPS kill     then kills itself with SIGKILL
 //	engine STEPS spawn    then runs "engine STEPS" as a program of its own
 #ifndef _GNU_SOURCE
@@ -16,6 +16,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "lanetrace.h"
@@ -88,6 +89,11 @@ int main(int argc, char **argv) {
     int got = 0;
     sigwait(&all, &got);
     printf("signal %d\n", got);
+    // Who sends one sends one.
+    const struct timespec moment = {.tv_nsec = 300 * 1000 * 1000};
+    got = sigtimedwait(&all, NULL, &moment);
+    if (got > 0)
+      printf("and signal %d\n", got);
     return 3;
   }
   return 0;
