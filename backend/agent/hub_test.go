@@ -359,6 +359,30 @@ func TestHubAccount(t *testing.T) {
 				"begun": 6, "landed": 4, "failed_record": 2, "steps_begun": 1, "steps_ended": 1, "steps_armed": 1, "launches": 2,
 			},
 		},
+		"a context ends while the GPU hangs": {
+			level: "lane",
+			script: `
+				step 0
+				begin 0 0 1 0 = 1
+				end 0
+				drain = 0
+				stall 0 1
+				begin 1 0 2 0 = 1
+				launch 0 0
+				end 1
+				endstep 0
+				close = 0
+				inflight = 0
+				live event = 0
+				stall 0 0`,
+			spans: []string{
+				"begin step=1 level=2",
+				"lane a step=1 ordinal=1 parent=0 lane=1 stream=1 context=0",
+				"end step=1 opened=2 dropped=0 linked=0",
+				"failed lane b step=1 ordinal=2 parent=0 lane=2 stream=1: closed",
+			},
+			counted: map[string]uint64{"begun": 3, "landed": 2, "failed_closed": 1, "steps_begun": 1, "steps_ended": 1},
+		},
 		"the process ends with spans in flight": {
 			level: "lane",
 			script: `

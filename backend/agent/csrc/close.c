@@ -104,8 +104,7 @@ void lt_context_shut(lt_context *c, bool driver) {
     for (int i = 0; i < LT_ANCHOR_EVENTS; i++, calls++)
       d->cuEventDestroy_v2(p->spare_events[i]);
     d->cuStreamDestroy_v2(p->own);
-    if (c->spin_module != NULL)
-      d->cuModuleUnload(c->spin_module);
+    // The spin kernel goes with its context: unloading a module waits for the GPU.
     lt_unbind_context(c, &b);
     lt_count(c, LT_CTR_DRIVER_CALLS, calls + (uint64_t)b.calls);
   }
