@@ -263,6 +263,51 @@ static int part_poll(void) {
   return lt_ring_remove(ring, &err) != 0;
 }
 
+// What the calls on a server's path cost, in ns, one line each.
+static void cost(const char *what, int64_t start_mono_ns, unsigned n) {
+  printf("%s %.1f\n", what, (double)(lt_mono_ns() - start_mono_ns) / n);
+}
+
+static int part_bench(void) {
+  int64_t at = lt_mono_ns();
+  ring = make();
+  cost("create", at, 1);
+  memory = lt_ledger_new(0);
+  lt_ledger_attach(memory, ring, true);
+  const unsigned n = 1000000;
+  lt_words e = sealed(0, 0);
+  for (unsigned i = 0; i < n / 10; i++)
+    lt_ring_append(ring, &e);
+  at = lt_mono_ns();
+  for (unsigned i = 0; i < n; i++)
+    lt_ring_append(ring, &e);
+  cost("append", at, n);
+  at = lt_mono_ns();
+  for (unsigned i = 0; i < n; i++)
+    lt_ring_add(ring, LT_CTR_LAUNCHES, 1);
+  cost("count", at, n);
+  char name[100];
+  memset(name, 'n', sizeof name);
+  lt_ring_name(ring, LT_NAME_KERNEL, name, sizeof name);
+  at = lt_mono_ns();
+  for (unsigned i = 0; i < n; i++)
+    lt_ring_name(ring, LT_NAME_KERNEL, name, sizeof name);
+  cost("name", at, n);
+  // As an allocator holds thousands of segments.
+  for (uint64_t i = 1; i <= 5000; i++)
+    lt_mem_alloc(memory, 0, LT_ALLOC_DEVICE, LT_MEM_PLAIN, i << 21, 2 << 20, 1);
+  lt_mem_taken t;
+  at = lt_mono_ns();
+  for (uint64_t i = 0; i < n; i++) {
+    lt_mem_alloc(memory, 0, LT_ALLOC_DEVICE, LT_MEM_PLAIN, (i % 1000 + 6000) << 21, 2 << 20, 1);
+    lt_mem_take(memory, (i % 1000 + 6000) << 21, &t);
+    lt_mem_freed(memory, &t, false);
+  }
+  cost("alloc+free", at, n);
+  lt_error err;
+  return lt_ring_remove(ring, &err);
+}
+
 static int part_close(void) {
   ring = make();
   lt_error err;
@@ -285,6 +330,8 @@ int main(int argc, char **argv) {
     return part_control();
   if (strcmp(part, "poll") == 0)
     return part_poll();
+  if (strcmp(part, "bench") == 0)
+    return part_bench();
   if (strcmp(part, "close") == 0)
     return part_close();
   return 2;
