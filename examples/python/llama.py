@@ -176,7 +176,7 @@ def median_ci(xs):
 
 def ab(e, o):
     conditions = o.ab.split(",")
-    levels = Levels(o.dir) if any(c != "profiler" for c in conditions) and o.dir else None
+    levels = Levels(o.dir) if o.dir else None
     rounds = {c: [] for c in conditions}
     steps_time(e, o.ab_steps)
     for _ in range(o.rounds):
@@ -188,7 +188,7 @@ def ab(e, o):
                     steps_time(e, 5)
                     rounds[c].append(steps_time(e, o.ab_steps))
                 continue
-            if levels:
+            if c != "plain":
                 levels.set(c)
             steps_time(e, 5)
             rounds[c].append(steps_time(e, o.ab_steps))
@@ -244,7 +244,7 @@ def main():
     p.add_argument("--output", type=int, default=256, help="decode steps after each prefill (default %(default)s)")
     p.add_argument("--seconds", type=float, default=10, help="how long to serve (default %(default)s)")
     p.add_argument("--seed", type=int, default=1)
-    p.add_argument("--ab", default="", metavar="LEVELS", help="measure levels against each other, e.g. off,lane,kernel; 'profiler' is one, too")
+    p.add_argument("--ab", default="", metavar="LEVELS", help="measure levels against each other, e.g. off,lane,kernel; without lanetrace plain,profiler")
     p.add_argument("--rounds", type=int, default=25, help="of --ab (default %(default)s)")
     p.add_argument("--ab-steps", type=int, default=50, help="decode steps a level a round (default %(default)s)")
     p.add_argument("--profiler-level", default="off", help="the level under 'profiler' (default %(default)s)")
@@ -257,6 +257,8 @@ def main():
         torch.use_deterministic_algorithms(True)
     if o.ab_steps + 8 > o.output or o.steps and o.steps > o.output:
         p.error("--ab-steps and --steps must fit into --output")
+    if o.ab and not o.dir and set(o.ab.split(",")) - {"plain", "profiler"}:
+        p.error("levels need lanetrace and its ring directory: set LANETRACE_DIR or --dir")
     e = Engine(o)
     out = {"torch": torch.__version__, "gpu": torch.cuda.get_device_name(), "graph": o.graph,
            "weights": sum(x.numel() for x in e.model.parameters()), "digests": digests(e, 16)}
