@@ -30,6 +30,7 @@ type assembler struct {
 	closed [closedMemory]closedStep
 
 	requests requests
+	gaps     gaps
 
 	derive deriver
 
@@ -163,6 +164,7 @@ func (a *assembler) stepBegin(w *spanring.Words) {
 		return
 	}
 	a.countRoot(st)
+	a.gaps.step(b.MonoNS)
 	st.Level, st.Asked = b.Level, b.Asked
 	if !st.HasBegin {
 		st.HasBegin, st.BeginMonoNS, st.Armed = true, b.MonoNS, b.Armed

@@ -232,6 +232,7 @@ func (p *Processor) Forget() { p.o.Instruments.remove(p.engine) }
 func (p *Processor) assemble(batch []spanring.Entry) {
 	a := p.asm
 	a.nowNS, a.wallOffsetNS = p.src.NowMonoNS(), p.src.WallOffsetNS()
+	a.gaps.watch(p.src.Account(), a.nowNS)
 	p.engine.sum.mu.Lock()
 	for i := range batch {
 		a.add(&batch[i].Words)

@@ -1,9 +1,7 @@
 package collector
 
 import (
-	"cmp"
 	"crypto/sha256"
-	"slices"
 
 	"github.com/lanetrace/lanetrace/spanring"
 )
@@ -29,6 +27,9 @@ type Request struct {
 	// Steps is how many steps were linked to it that closed. StepsOpen is how many
 	// had not when they were no longer waited for; nothing of theirs is known.
 	Steps, StepsOpen int
+	// Gapped: entries of the engine were lost while the request ran, or missed before
+	// reading began; it may have had more steps.
+	Gapped bool
 	// GPULaneNS is for how long at least one lane of its steps was on the GPU, in
 	// ns; of several devices the sum. It is shared with the other requests of the
 	// steps.
@@ -301,92 +302,6 @@ func (q *requests) finishAll() {
 	}
 }
 
-// deviceLane is a time at which a lane of a step was on a device.
-type deviceLane struct {
-	context uint8
-	interval
-}
-
-// deviceLanes appends the times at which a lane of s was on the GPU, in order and
-// those of one device merged.
-func deviceLanes(dst []deviceLane, s *Step) []deviceLane {
-	for i := range s.Spans {
-		if sp := &s.Spans[i]; sp.Kind == spanring.KindLane {
-			dst = append(dst, deviceLane{sp.Context, interval{sp.StartMonoNS, sp.StartMonoNS + int64(sp.DurationNS())}})
-		}
-	}
-	slices.SortFunc(dst, func(x, y deviceLane) int {
-		return cmp.Or(cmp.Compare(x.context, y.context), cmp.Compare(x.a, y.a))
-	})
-	n := 0
-	for _, l := range dst {
-		if n > 0 && l.context == dst[n-1].context && l.a <= dst[n-1].b {
-			dst[n-1].b = max(dst[n-1].b, l.b)
-			continue
-		}
-		dst[n] = l
-		n++
-	}
-	return dst[:n]
-}
-
-// openIntervals is how many pieces of a request's lane time can still grow.
-const openIntervals = 16
-
-// laneTime is the length of a union of intervals that come roughly in order. The
-// latest pieces are kept apart; what lies before them is a sum, to which nothing
-// is added any more. So the union is exact unless a step closes after some
-// sixteen that began later than it, and then too short by no more than that
-// step.
-type laneTime struct {
-	context uint8
-	sumNS   int64 // of what lies before untilNS
-	untilNS int64
-	n       int
-	pieces  [openIntervals + 1]interval // apart from one another, in order
-}
-
-// ns is the length of the union.
-func (t *laneTime) ns() int64 {
-	sum := t.sumNS
-	for _, p := range t.pieces[:t.n] {
-		sum += p.b - p.a
-	}
-	return sum
-}
-
-// add takes an interval in.
-func (t *laneTime) add(iv interval) {
-	iv.a = max(iv.a, t.untilNS)
-	if iv.a >= iv.b {
-		return
-	}
-	// Pieces i to j-1 touch it.
-	i := t.n
-	for i > 0 && t.pieces[i-1].b >= iv.a {
-		i--
-	}
-	j := i
-	for j < t.n && t.pieces[j].a <= iv.b {
-		iv.a, iv.b = min(iv.a, t.pieces[j].a), max(iv.b, t.pieces[j].b)
-		j++
-	}
-	if i == j {
-		copy(t.pieces[i+1:t.n+1], t.pieces[i:t.n])
-		t.n++
-	} else {
-		copy(t.pieces[i+1:], t.pieces[j:t.n])
-		t.n -= j - i - 1
-	}
-	t.pieces[i] = iv
-	if t.n > openIntervals {
-		t.sumNS += t.pieces[0].b - t.pieces[0].a
-		t.untilNS = t.pieces[0].b
-		copy(t.pieces[:], t.pieces[1:t.n])
-		t.n--
-	}
-}
-
 // lane adds the time of a lane.
 func (r *openRequest) lane(l deviceLane) {
 	for i := range r.lanes {
@@ -405,6 +320,35 @@ func (r *openRequest) laneNS() (ns int64) {
 		ns += r.lanes[i].ns()
 	}
 	return ns
+}
+
+// gaps is when entries of a source were lost.
+type gaps struct {
+	missed  bool  // some before reading began
+	firstNS int64 // begin of the first step that was read
+	lost    uint64
+	lostNS  int64 // the source's time when the last loss was noticed
+}
+
+// watch takes the reader's account in as of nowNS.
+func (g *gaps) watch(a spanring.Account, nowNS int64) {
+	g.missed = a.Missed > 0
+	if a.Lost > g.lost {
+		g.lost, g.lostNS = a.Lost, nowNS
+	}
+}
+
+// step takes the begin of a step in.
+func (g *gaps) step(beginNS int64) {
+	if g.firstNS == 0 {
+		g.firstNS = beginNS
+	}
+}
+
+// during reports whether entries may be missing of what began then and has just
+// ended.
+func (g *gaps) during(beginNS int64) bool {
+	return g.missed && (g.firstNS == 0 || beginNS < g.firstNS) || g.lost > 0 && beginNS <= g.lostNS
 }
 
 // addLink takes the entry of a step's trace context.
@@ -471,7 +415,7 @@ func (p *Processor) handOverRequest(r *openRequest) {
 	out := &p.asm.requests.out
 	*out = Request{
 		Engine: p.engine, RequestEnd: r.end, Steps: r.steps, StepsOpen: r.waiting, GPULaneNS: r.laneNS(),
-		Exported: r.exported, ExportedCount: r.exportedCount, WallOffsetNS: p.asm.wallOffsetNS,
+		Gapped: p.asm.gaps.during(r.end.BeginNS), Exported: r.exported, ExportedCount: r.exportedCount, WallOffsetNS: p.asm.wallOffsetNS,
 	}
 	for _, ob := range p.o.Observers {
 		if ro, ok := ob.(RequestObserver); ok {

@@ -591,3 +591,33 @@ func TestRequestMetrics(t *testing.T) {
 		t.Errorf("no info with model and ranks in %v", allMetrics(t, r))
 	}
 }
+
+// TestRequestWithGaps says so, and only where it began before what is missing.
+func TestRequestWithGaps(t *testing.T) {
+	src := newMemSource("a")
+	p, k := exporting(t, src, ProcessorOptions{Selector: SelectAll{}})
+	want := map[int]bool{}
+	ended := func(n int, beginNS int64, gapped bool) {
+		src.push(requestEnd(n, beginNS, beginNS+10))
+		pollAll(t, p)
+		want[n] = gapped
+	}
+	ended(1, 1, false)
+	src.missed = 7
+	ended(2, 1, true) // no step was read yet
+	src.push(begin(1, 500), end(1, 500, 600, 0))
+	ended(3, 499, true)
+	ended(4, 500, false)
+	src.nowNS, src.lost = 2_000_000_000, 3
+	ended(5, 2_000_000_000, true)
+	ended(6, 2_000_000_001, false)
+	src.nowNS = 3_000_000_000
+	ended(7, 2_500_000_000, false)
+	got := map[int]bool{}
+	for i, b := range briefRequests(k.requests) {
+		got[b.Request] = k.requests[i].Gapped
+	}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Errorf("gapped (-want +got):\n%s", d)
+	}
+}

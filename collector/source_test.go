@@ -21,6 +21,8 @@ type memSource struct {
 	done     bool
 	fail     error
 	closed   bool
+	missed   uint64 // before what is pushed
+	lost     uint64
 }
 
 const testWallOffset = 1_700_000_000_000_000_000
@@ -87,7 +89,9 @@ func (s *memSource) Contexts() ([]spanring.ContextState, error) {
 func (s *memSource) Account() spanring.Account {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return spanring.Account{Published: s.seq, Received: s.seq}
+	return spanring.Account{
+		Published: s.missed + s.seq + s.lost, Received: s.seq, Missed: s.missed, Lost: s.lost, Overwritten: s.lost,
+	}
 }
 func (s *memSource) Busy() ([]spanring.SlotEntry, error) { return nil, nil }
 func (s *memSource) Alive() (bool, error)                { return !s.done, nil }

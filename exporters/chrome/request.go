@@ -44,6 +44,9 @@ func (w *Writer) request(r *collector.Request) error {
 		w.int("output_tokens", int64(r.OutputTokens))
 		w.int("steps", int64(r.Steps))
 		w.int("steps_open", int64(r.StepsOpen))
+		if r.Gapped {
+			w.bool("gapped", true)
+		}
 		w.int("gpu_lane_ns", r.GPULaneNS)
 		w.texts("exported_steps", len(r.Exported), func(i int) string { return strconv.FormatUint(r.Exported[i], 10) })
 		w.int("exported_steps_left_out", int64(r.ExportedCount-len(r.Exported)))

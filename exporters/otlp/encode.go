@@ -72,6 +72,7 @@ var (
 	keySteps         = newKey("lanetrace.request.steps")
 	keyStepsExported = newKey("lanetrace.request.steps.exported")
 	keyStepsOpen     = newKey("lanetrace.request.steps.open")
+	keyGapped        = newKey("lanetrace.request.gapped")
 	keyRequestLane   = newKey("lanetrace.request.gpu.lane_ns")
 
 	// Of OpenTelemetry's conventions for generative AI.

@@ -69,9 +69,7 @@ func TestEstimatedBytesOfLongNames(t *testing.T) {
 		src.push(&spanring.Span{Kind: spanring.KindKernel, Armed: true, Step: 1, Ordinal: o + 1, Name: long, StartMonoNS: 2000, RawNS: 5000})
 	}
 	src.push(&spanring.StepEnd{Step: 1, BeginNS: 1000, MonoNS: 9000, Armed: true, Opened: 40})
-	if err := p.Drain(); err != nil {
-		t.Fatal(err)
-	}
+	poll(t, p)
 	if e.n != 1 {
 		t.Errorf("%d steps", e.n)
 	}

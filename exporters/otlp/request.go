@@ -50,6 +50,9 @@ func appendRequest(b []byte, r *collector.Request, model string) []byte {
 	if r.StepsOpen > 0 {
 		b = keyStepsOpen.appendInt(b, tagSpanAttribute, int64(r.StepsOpen))
 	}
+	if r.Gapped {
+		b = keyGapped.appendBool(b, tagSpanAttribute, true)
+	}
 	b = keyRequestLane.appendInt(b, tagSpanAttribute, r.GPULaneNS)
 	b = keyInputTokens.appendInt(b, tagSpanAttribute, int64(r.PromptTokens))
 	b = keyOutputTokens.appendInt(b, tagSpanAttribute, int64(r.OutputTokens))

@@ -104,9 +104,11 @@ func TestRequestSummary(t *testing.T) {
 	if s := last(); !strings.Contains(s, "lanetrace.request.steps") || strings.Contains(s, "steps.open") {
 		t.Errorf("%s", s)
 	}
-	open := appendRequest(nil, &collector.Request{Engine: p.Engine(), RequestEnd: spanring.RequestEnd{TraceContext: me}, StepsOpen: 3}, "")
-	if !bytes.Contains(open, []byte("lanetrace.request.steps.open")) {
-		t.Error("steps still open are not told")
+	open := appendRequest(nil, &collector.Request{Engine: p.Engine(), RequestEnd: spanring.RequestEnd{TraceContext: me}, StepsOpen: 3, Gapped: true}, "")
+	for _, k := range []string{"lanetrace.request.steps.open", "lanetrace.request.gapped"} {
+		if !bytes.Contains(open, []byte(k)) {
+			t.Errorf("%s is not told", k)
+		}
 	}
 }
 
