@@ -29,6 +29,8 @@ type runCmd struct {
 	Cmd    []string         `arg:"" passthrough:"" name:"cmd" help:"Program to run, and its arguments; -- before it ends the flags of lanetrace."`
 	Agent  string           `help:"The agent library (default: liblanetrace.so beside lanetrace, else in bin/ of the current folder)." placeholder:"FILE"`
 	Level  *lanetrace.Level `help:"Level that the program starts at: off, basic, lane or kernel (default lane)." placeholder:"LEVEL"`
+	Step   string           `help:"NVTX ranges that are steps, or vllm, sglang, graph, window, none: see docs/attach.md (default auto)." placeholder:"PATTERNS"`
+	Lanes  string           `help:"NVTX ranges that are lanes (default: all, or what belongs to the engine)." placeholder:"PATTERNS"`
 	Listen listenAddr       `help:"Where to serve /metrics (default ${default})." default:"127.0.0.1:9478" placeholder:"HOST:PORT"`
 	Report bool             `help:"Print a report at the end." default:"true" negatable:""`
 	dirFlags
@@ -146,6 +148,12 @@ func (c *runCmd) environ(a *app, mark string) []string {
 	}
 	if c.Level != nil {
 		env.set("LANETRACE_LEVEL", c.Level.String())
+	}
+	if c.Step != "" {
+		env.set("LANETRACE_STEP", c.Step)
+	}
+	if c.Lanes != "" {
+		env.set("LANETRACE_LANES", c.Lanes)
 	}
 	agent, err := c.findAgent()
 	if err != nil {

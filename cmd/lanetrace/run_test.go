@@ -16,6 +16,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 	"golang.org/x/sys/unix"
 
+	"github.com/lanetrace/lanetrace"
 	"github.com/lanetrace/lanetrace/backend/agent"
 	"github.com/lanetrace/lanetrace/internal/testdriver"
 )
@@ -88,7 +89,8 @@ func TestRunEnvironment(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	names := []string{"LD_PRELOAD", "NVTX_INJECTION64_PATH", "LANETRACE_AGENT", "LANETRACE_DIR", "LANETRACE_GROUP", runMark}
+	kernel := lanetrace.LevelKernel
+	names := []string{"LD_PRELOAD", "NVTX_INJECTION64_PATH", "LANETRACE_AGENT", "LANETRACE_DIR", "LANETRACE_GROUP", "LANETRACE_STEP", "LANETRACE_LANES", "LANETRACE_LEVEL", runMark}
 	for _, c := range []struct {
 		name string
 		cmd  runCmd
@@ -98,8 +100,8 @@ func TestRunEnvironment(t *testing.T) {
 	}{
 		{"plain", runCmd{Agent: lib}, nil, map[string]string{"LD_PRELOAD": lib, "NVTX_INJECTION64_PATH": lib, "LANETRACE_AGENT": lib}, ""},
 		{
-			"others are kept", runCmd{Agent: lib, dirFlags: dirFlags{Dir: "/x", Group: "5"}}, map[string]string{"LD_PRELOAD": "/y/a.so /y/b.so:" + lib},
-			map[string]string{"LD_PRELOAD": lib + ":/y/a.so:/y/b.so", "NVTX_INJECTION64_PATH": lib, "LANETRACE_AGENT": lib, "LANETRACE_DIR": "/x", "LANETRACE_GROUP": "5"}, "",
+			"others are kept", runCmd{Agent: lib, Step: "step*", Lanes: "*", Level: &kernel, dirFlags: dirFlags{Dir: "/x", Group: "5"}}, map[string]string{"LD_PRELOAD": "/y/a.so /y/b.so:" + lib},
+			map[string]string{"LD_PRELOAD": lib + ":/y/a.so:/y/b.so", "NVTX_INJECTION64_PATH": lib, "LANETRACE_AGENT": lib, "LANETRACE_DIR": "/x", "LANETRACE_GROUP": "5", "LANETRACE_STEP": "step*", "LANETRACE_LANES": "*", "LANETRACE_LEVEL": "kernel"}, "",
 		},
 		{
 			"another NVTX tool", runCmd{Agent: lib}, map[string]string{"NVTX_INJECTION64_PATH": "/y/nsys.so"},
