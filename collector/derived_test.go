@@ -199,3 +199,23 @@ func TestDeriveDoesNotAllocate(t *testing.T) {
 		t.Errorf("%v allocations", a)
 	}
 }
+
+func BenchmarkDerive(b *testing.B) {
+	lanes := Step{Spans: []Span{laneOn(1, 0, 0, 100, 5), laneOn(2, 0, 100, 900, 5), laneOn(3, 1, 50, 700, 5)}}
+	armed := Step{Armed: true, Spans: []Span{laneOn(1, 0, 0, 400_000, 5)}}
+	for i := range uint32(400) {
+		armed.Spans = append(armed.Spans, kernelOn(i+2, 0, int64(i)*1000, int64(i)*1000+900, spanring.GapQueued))
+	}
+	for _, bb := range []struct {
+		name string
+		s    *Step
+	}{{"3 lanes", &lanes}, {"a lane and 400 kernels", &armed}} {
+		b.Run(bb.name, func(b *testing.B) {
+			var v deriver
+			b.ReportAllocs()
+			for b.Loop() {
+				v.derive(bb.s)
+			}
+		})
+	}
+}
