@@ -96,6 +96,7 @@ static struct rules presets[2], own_rules;
 static _Atomic(const struct rules *) rules;
 static _Atomic int mode;
 static int64_t window_ns = 100000000;
+static int64_t patience_ns = 5000000000;
 static bool lanes_named; // LANETRACE_LANES is set, so a preset's lanes are not taken
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
@@ -151,6 +152,38 @@ static void parse_lanes(struct rules *r, const char *list) {
 
 static bool is(const char *v, const char *word) { return strcmp(v, word) == 0; }
 
+// named says whether v is WORD or WORD:MS, and takes the latter's milliseconds.
+static bool named(const char *v, const char *word, int64_t *ns) {
+  size_t n = strlen(word);
+  if (strncmp(v, word, n) != 0 || (v[n] != '\0' && v[n] != ':'))
+    return false;
+  if (v[n] == '\0')
+    return true;
+  char *end;
+  long ms = strtol(v + n + 1, &end, 10);
+  if (*end != '\0' || end == v + n + 1 || ms < 1 || ms > 3600000)
+    lt_say("LANETRACE_STEP=%s: want %s:MS with 1 to 3600000 milliseconds; taking %lld", v, word, (long long)(*ns / 1000000));
+  else
+    *ns = ms * 1000000;
+  return true;
+}
+
+static bool switched_on(const char *name) {
+  const char *v = getenv(name);
+  return v != NULL && (is(v, "1") || is(v, "true") || is(v, "True") || is(v, "TRUE"));
+}
+
+// announced is the engine whose own variable says that it will mark its scopes: until
+// it does, loading weights must not be taken for steps.
+static const char *announced(void) {
+  if (switched_on("VLLM_NVTX_SCOPES_FOR_PROFILING"))
+    return "vllm";
+  if (switched_on("SGLANG_ENABLE_NVTX_SCHEDULER") || switched_on("SGLANG_ENABLE_NVTX") ||
+      switched_on("SGLANG_SCHEDULER_ENABLE_NVTX"))
+    return "sglang";
+  return NULL;
+}
+
 static void settings(void) {
   parse_steps(&presets[0], vllm_step);
   parse_lanes(&presets[0], vllm_lanes);
@@ -162,22 +195,17 @@ static void settings(void) {
   lanes_named = l != NULL && *l != '\0' && !is(l, "vllm") && !is(l, "sglang");
   int m = MODE_RANGES;
   const char *lanes = "*";
-  if (is(s, "auto")) {
+  const char *engine = is(s, "auto") ? announced() : NULL;
+  if (engine != NULL)
+    s = engine;
+  if (named(s, "auto", &patience_ns)) {
     m = MODE_AUTO;
   } else if (is(s, "graph")) {
     m = MODE_GRAPH;
   } else if (is(s, "none")) {
     m = MODE_NONE;
-  } else if (strncmp(s, "window", 6) == 0 && (s[6] == '\0' || s[6] == ':')) {
+  } else if (named(s, "window", &window_ns)) {
     m = MODE_WINDOW;
-    if (s[6] == ':') {
-      char *end;
-      long ms = strtol(s + 7, &end, 10);
-      if (*end != '\0' || end == s + 7 || ms < 1 || ms > 3600000)
-        lt_say("LANETRACE_STEP=%s: want window:MS with 1 to 3600000 milliseconds; taking 100", s);
-      else
-        window_ns = ms * 1000000;
-    }
   } else if (is(s, "vllm")) {
     parse_steps(&own_rules, vllm_step);
     lanes = vllm_lanes;
@@ -421,6 +449,27 @@ static void end_step(lt_step s) {
   lt_step_end(s);
 }
 
+static struct {
+  pthread_mutex_t lock;
+  _Atomic lt_step step;
+  _Atomic int64_t until_ns;
+} window = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static void end_window(void) {
+  pthread_mutex_lock(&window.lock);
+  lt_step s = atomic_exchange(&window.step, 0);
+  atomic_store(&window.until_ns, 0);
+  pthread_mutex_unlock(&window.lock);
+  if (s != 0)
+    end_step(s);
+}
+
+// mark: the process marks its steps; a window that stood in for one has ended.
+static void mark(void) {
+  if (!atomic_exchange_explicit(&marked, 1, memory_order_relaxed) && atomic_load(&window.step) != 0)
+    end_window();
+}
+
 static lt_step begin_step(void) {
   lt_step s = lt_step_begin();
   if (s != 0)
@@ -457,6 +506,9 @@ static void on_level(int level, void *unused) {
 static void in_child(void) {
   pthread_mutex_init(&lock, NULL);
   pthread_mutex_init(&started.lock, NULL);
+  pthread_mutex_init(&window.lock, NULL);
+  atomic_store(&window.step, 0);
+  atomic_store(&window.until_ns, 0);
   memset(started.at, 0, sizeof started.at);
   atomic_store(&latest, 0);
   atomic_fetch_add(&epoch, 1);
@@ -533,7 +585,7 @@ static void begin(struct thread *t, struct range *r, const char *text, size_t n,
       !atomic_load_explicit(&own_steps, memory_order_relaxed) && (roles & IS_LANE))
     roles |= IS_STEP;
   if (roles & (IS_STEP | IS_FIRST))
-    atomic_store_explicit(&marked, 1, memory_order_relaxed);
+    mark();
   if (roles & IS_FIRST) {
     if (t->cycle != 0)
       end_step(t->cycle);
@@ -677,11 +729,6 @@ static void open_lanes(struct thread *t, void *stream) {
 
 static _Atomic int64_t first_launch_ns;
 static _Atomic int graphs_seen;
-static struct {
-  pthread_mutex_t lock;
-  _Atomic lt_step step;
-  _Atomic int64_t until_ns;
-} window = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 // stand_in is the mode in force for launches outside of marked steps.
 static int stand_in(void) {
@@ -696,7 +743,7 @@ static int stand_in(void) {
     atomic_compare_exchange_strong(&first_launch_ns, &since, now);
     return MODE_NONE;
   }
-  if (now - since < 1000000000)
+  if (now - since < patience_ns)
     return MODE_NONE;
   return atomic_load_explicit(&graphs_seen, memory_order_relaxed) ? MODE_GRAPH : MODE_WINDOW;
 }
@@ -710,15 +757,6 @@ static void say_window(void) {
 static void say_graph(void) {
   static _Atomic int said;
   lt_say_once(&said, "no steps are marked: each graph launch stands in for one (LANETRACE_STEP)");
-}
-
-static void end_window(void) {
-  pthread_mutex_lock(&window.lock);
-  lt_step s = atomic_exchange(&window.step, 0);
-  atomic_store(&window.until_ns, 0);
-  pthread_mutex_unlock(&window.lock);
-  if (s != 0)
-    end_step(s);
 }
 
 static lt_step in_window(void) {
@@ -800,7 +838,7 @@ const char *lt_steps_range(void) {
 
 lt_step lt_steps_own_begin(void) {
   atomic_store_explicit(&own_steps, 1, memory_order_relaxed);
-  atomic_store_explicit(&marked, 1, memory_order_relaxed);
+  mark();
   return begin_step();
 }
 

@@ -15,15 +15,16 @@
 //	                 that matches FIRST to the end of the next that matches LAST, or to
 //	                 the next FIRST. Or one of: vllm, sglang (and their lanes); graph:
 //	                 each graph launch is a step; window or window:MS: a step is what is
-//	                 launched within so many milliseconds (100); none; auto.
+//	                 launched within so many milliseconds (100); none; auto or auto:MS.
 //	LANETRACE_LANES  patterns of ranges that are lanes, each of which may be followed by
 //	                 =NAME, where * stands for what the pattern's first * matched.
 //	                 Default: *, or the preset's.
 //
 // auto, the default: the engine's own calls of lanetrace.h; vLLM's and SGLang's ranges,
-// known by their names; else a thread's outermost range is a step. A second after the
-// first launch without any of these, graph launches stand in for steps if there are
-// any, windows if not, which is said once on standard error.
+// known by their names or announced by the variables that switch them on; else a
+// thread's outermost range is a step. So many milliseconds (5,000) after the first launch
+// without any of these, graph launches stand in for steps if there are any, windows if
+// not, which is said once on standard error; marks that come later end that.
 //
 // A pattern is about ranges of NVTX's global domain and of the domain NVTX, in which
 // Python's nvtx package puts its own. DOMAIN//NAME is about ranges of another domain.

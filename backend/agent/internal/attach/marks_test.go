@@ -111,13 +111,13 @@ func TestNVTX(t *testing.T) {
 	}
 }
 
-// TestAutoStandIn leaves a program without marks alone for a second, and then takes
+// TestAutoStandIn leaves a program without marks alone for a while, and then takes
 // what it has for steps.
 func TestAutoStandIn(t *testing.T) {
 	program := compileEngine(t, "ranges.c", false)
 	for scenario, want := range map[string]string{"unmarked for long": "each graph launch", "eager for long": "windows of 100 ms"} {
 		t.Run(scenario, func(t *testing.T) {
-			r := start(t, runOptions{level: "lane"}, program, scenario)
+			r := start(t, runOptions{level: "lane", env: []string{"LANETRACE_STEP=auto:500"}}, program, scenario)
 			if r.code != 0 || !strings.Contains(r.stderr, want) || strings.Count(r.stderr, "\n") != 1 {
 				t.Fatalf("exit code %d, standard error %q, want one line with %q", r.code, r.stderr, want)
 			}
@@ -125,6 +125,27 @@ func TestAutoStandIn(t *testing.T) {
 				t.Error("no steps")
 			}
 		})
+	}
+}
+
+// TestMarksComeLate lets windows stand in until the program's first range.
+func TestMarksComeLate(t *testing.T) {
+	program := compileEngine(t, "ranges.c", false)
+	r := start(t, runOptions{level: "lane", settle: true, env: []string{"LANETRACE_STEP=auto:200"}}, program, "marked late")
+	if r.code != 0 || strings.Count(r.stderr, "\n") != 1 {
+		t.Fatalf("exit code %d, standard error %q", r.code, r.stderr)
+	}
+	got := r.only(t)
+	got.balanced(t)
+	if n := got.Counters[spanring.CtrStepsBegun]; n < 3 || len(got.Lanes) != 2 || !strings.HasSuffix(got.Lanes[1], "inner < outer") {
+		t.Errorf("%d steps, lanes %q", n, got.Lanes)
+	}
+	// Announced by the engine's own variable: nothing stands in, however long.
+	for _, v := range []string{"VLLM_NVTX_SCOPES_FOR_PROFILING=1", "SGLANG_ENABLE_NVTX_SCHEDULER=true"} {
+		r := start(t, runOptions{level: "lane", env: []string{v}}, program, "marked late")
+		if n := r.only(t).Counters[spanring.CtrStepsBegun]; r.code != 0 || r.stderr != "" || n != 0 {
+			t.Errorf("%s: exit code %d, standard error %q, %d steps", v, r.code, r.stderr, n)
+		}
 	}
 }
 

@@ -270,11 +270,17 @@ int main(int argc, char **argv) {
     }
   } else if (strcmp(what, "unmarked for long") == 0) {
     replay();
-    loop(11);
+    loop(8);
     replay();
     synchronize();
   } else if (strcmp(what, "eager for long") == 0) {
-    loop(14);
+    loop(9);
+  } else if (strcmp(what, "marked late") == 0) {
+    loop(5);
+    range_push("outer");
+    go();
+    in("inner");
+    range_pop();
   } else if (strcmp(what, "deep") == 0) {
     range_push("step");
     for (int i = 1; i < 60; i++) {
