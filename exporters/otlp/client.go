@@ -134,7 +134,7 @@ func retryable(err error) (bool, time.Duration) {
 	told := false
 	for _, d := range st.Details() {
 		if r, ok := d.(*errdetails.RetryInfo); ok {
-			told, wait = true, max(0, r.GetRetryDelay().AsDuration())
+			told, wait = true, min(max(0, r.GetRetryDelay().AsDuration()), maxRetryAfter)
 		}
 	}
 	switch st.Code() {

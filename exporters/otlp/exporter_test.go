@@ -289,6 +289,24 @@ func TestRetryOverGRPC(t *testing.T) {
 	}
 }
 
+// TestRetryDelays: what a receiver may ask for is bounded.
+func TestRetryDelays(t *testing.T) {
+	for _, tt := range []struct {
+		err  error
+		wait time.Duration
+	}{
+		{retryInfo(codes.Unavailable, time.Minute), time.Minute},
+		{retryInfo(codes.Unavailable, -time.Minute), 0},
+		{retryInfo(codes.ResourceExhausted, 1000*time.Hour), maxRetryAfter},
+		{&httpError{status: 503, retryAfter: 5 * time.Second}, 5 * time.Second},
+		{errors.New("connection refused"), 0},
+	} {
+		if again, wait := retryable(tt.err); !again || wait != tt.wait {
+			t.Errorf("%v: again %v after %v, want %v", tt.err, again, wait, tt.wait)
+		}
+	}
+}
+
 // TestUnreachable: nobody listens. Export does not wait, one warning is logged,
 // and Shutdown says what was not sent.
 func TestUnreachable(t *testing.T) {

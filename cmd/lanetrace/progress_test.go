@@ -1,0 +1,70 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/lanetrace/lanetrace/internal/synth"
+)
+
+// terminal is a pseudo-terminal: what is written to the first can be read from the
+// second.
+func terminal(t *testing.T) (tty, master *os.File) {
+	t.Helper()
+	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
+	if err != nil {
+		t.Skip(err)
+	}
+	t.Cleanup(func() { master.Close() })
+	n, err := unix.IoctlGetInt(int(master.Fd()), unix.TIOCGPTN)
+	if err == nil {
+		err = unix.IoctlSetPointerInt(int(master.Fd()), unix.TIOCSPTLCK, 0)
+	}
+	if err != nil {
+		t.Skip(err)
+	}
+	tty, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		t.Skip(err)
+	}
+	t.Cleanup(func() { tty.Close() })
+	return tty, master
+}
+
+// TestReplayProgress: on a terminal a replay draws how far it is, and leaves only
+// what it came to.
+func TestReplayProgress(t *testing.T) {
+	tty, master := terminal(t)
+	r, url := serveReceiver(t)
+	r.discard.Store(true)
+	path := testRecording(t, synth.Options{Duration: time.Second})
+	code := make(chan int, 1)
+	go func() {
+		code <- run(t.Context(), []string{"replay", path, "--otlp-endpoint", url, "--every", "10"}, new(output), tty)
+		fmt.Fprintln(tty, "END")
+	}()
+	var text strings.Builder
+	for buf := make([]byte, 4096); !strings.Contains(text.String(), "END"); {
+		n, err := master.Read(buf)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text.Write(buf[:n])
+	}
+	if c := <-code; c != 0 {
+		t.Fatalf("exit code %d: %q", c, text.String())
+	}
+	drawn := regexp.MustCompile(`replaying: [0-9]{4}-[0-9]{2}-[0-9]{2} [0-9:]{8}, ([0-9]+) %, [0-9,]+ spans sent`).FindAllStringSubmatch(text.String(), -1)
+	if len(drawn) < 3 || drawn[0][1] == drawn[len(drawn)-1][1] {
+		t.Errorf("drawn: %q", drawn)
+	}
+	if lines := strings.Split(strings.TrimSpace(text.String()), "\n"); !regexp.MustCompile(`\rlanetrace: sent [0-9,]+ spans\r$`).MatchString(lines[len(lines)-2]) {
+		t.Errorf("last line %q", lines[len(lines)-2])
+	}
+}
