@@ -117,6 +117,8 @@ func (c *Collector) Run(ctx context.Context) error {
 			c.scan(ctx, g)
 			select {
 			case <-ctx.Done():
+				// Engines that came since, and may be gone again.
+				c.scan(ctx, g)
 				return nil
 			case <-t.C:
 			}

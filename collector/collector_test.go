@@ -2,6 +2,7 @@ package collector
 
 import (
 	"bytes"
+	stdcmp "cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -62,7 +63,7 @@ func (c *counter) of(label string) int {
 // start runs a collector until the test ends.
 func start(t *testing.T, o Options) (c *Collector, stop func()) {
 	t.Helper()
-	o.Rescan = 5 * time.Millisecond
+	o.Rescan = stdcmp.Or(o.Rescan, 5*time.Millisecond)
 	c, err := New(o)
 	if err != nil {
 		t.Fatal(err)
@@ -143,6 +144,26 @@ func (t *tapLog) Ended(e *Engine) {
 	t.mu.Lock()
 	t.ended(e)
 	t.mu.Unlock()
+}
+
+// TestLastScan: an engine that came and went since the directory was last looked at
+// is read all the same.
+func TestLastScan(t *testing.T) {
+	d := ringDir(t)
+	early := newRing(t, d, spanring.Info{Service: "early"})
+	writeStep(early, 1, 0)
+	var n counter
+	c, stop := start(t, Options{Dir: d, Rescan: time.Hour, Processor: ProcessorOptions{Observers: []Observer{&n}}})
+	eventually(t, "the first look at the directory", func() bool { return n.of("early") == 1 })
+	late := newRing(t, d, spanring.Info{Service: "late"})
+	writeStep(late, 1, 0)
+	if err := late.Close(); err != nil {
+		t.Fatal(err)
+	}
+	stop()
+	if n.of("late") != 1 {
+		t.Errorf("%d steps of the late engine, want 1: %v", n.of("late"), labels(c))
+	}
 }
 
 func TestEqualLabelsGetNumbersAndFreeThem(t *testing.T) {
