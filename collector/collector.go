@@ -37,6 +37,11 @@ type Options struct {
 	// so that their last values are scraped. An engine that takes over its label
 	// ends that earlier. Default 5 min.
 	Linger time.Duration
+	// RemoveDead removes dead rings beyond the newest two, as starting producers do,
+	// once they have been read and OnEnd has returned: engines that crash and are not
+	// started again would otherwise leave their rings in memory for good. Default they
+	// stay.
+	RemoveDead bool
 	// OnAttach, when not nil, is told of each engine before its entries are read,
 	// OnEnd after they all were. They are called on different goroutines.
 	OnAttach func(e *Engine)
@@ -59,8 +64,11 @@ type Collector struct {
 
 	mu    sync.Mutex
 	rings map[string]*ring // by path
+	overs int              // how many rings it was done with so far
 
-	listFails bool // of the scanning goroutine
+	listFails   bool // of the scanning goroutine, as are these
+	removeFails bool
+	swept       int // overs when the dead rings were removed last
 }
 
 // ring is one ring file.
@@ -153,10 +161,43 @@ func (c *Collector) scan(ctx context.Context, g *errgroup.Group) {
 	for _, r := range attached {
 		c.attach(r)
 	}
+	var over map[string]bool
+	if err == nil && c.o.RemoveDead && c.overs != c.swept {
+		c.swept, over = c.overs, c.over()
+	}
 	c.mu.Unlock()
+	if over != nil {
+		c.removeDead(over)
+	}
 	for _, r := range attached {
 		if r.proc != nil {
 			c.read(ctx, g, r)
+		}
+	}
+}
+
+// over are the rings with which nothing is to be done any more, by path.
+func (c *Collector) over() map[string]bool {
+	over := make(map[string]bool)
+	for p, r := range c.rings {
+		if r.ended || r.gone || r.refused {
+			over[p] = true
+		}
+	}
+	return over
+}
+
+// removeDead removes dead rings that are over. It is called when another one is:
+// asking for every lock again and again is not free.
+func (c *Collector) removeDead(over map[string]bool) {
+	n, err := c.o.Dir.RemoveDead(func(p string) bool { return over[p] })
+	if n > 0 {
+		c.o.Logger.Info("dead rings removed", "rings", n)
+	}
+	if (err != nil) != c.removeFails {
+		c.removeFails = err != nil
+		if err != nil {
+			c.o.Logger.Warn("dead rings stay, and fill the memory that the ring directory is in", "reason", err.Error())
 		}
 	}
 }
@@ -200,6 +241,7 @@ func (c *Collector) open(path string, now time.Time) {
 // refuse gives a ring up for good, said and counted once.
 func (c *Collector) refuse(r *ring, err error) {
 	r.refused = true
+	c.overs++
 	why := ringUnreadable
 	switch {
 	case errors.Is(err, spanring.ErrVersion):
@@ -339,6 +381,7 @@ func (c *Collector) end(r *ring, err error) {
 	}
 	c.mu.Lock()
 	r.ended, r.endedAt = true, time.Now()
+	c.overs++
 	c.mu.Unlock()
 }
 

@@ -66,6 +66,8 @@ type Instruments struct {
 
 	ended [2]atomic.Uint64 // EngineEnded, EngineDied
 	rings [numRingFails]atomic.Uint64
+
+	flights [numFlights]flightCount
 }
 
 // NewInstruments returns instruments without engines.
@@ -352,6 +354,11 @@ func (i *Instruments) observeOwn(o observation) {
 	for f := range i.rings {
 		o.n(mRingsFailed, i.rings[f].Load(), metric.WithAttributes(attribute.String(labelReason, ringFailText[f])))
 	}
+	for f := range i.flights {
+		reason := metric.WithAttributes(attribute.String(labelReason, flightText[f]))
+		o.n(mFlightRecords, i.flights[f].written.Load(), reason)
+		o.n(mFlightFailed, i.flights[f].failed.Load(), reason)
+	}
 	o.n(mBuild, 1, metric.WithAttributes(attribute.String("version", i.o.Version)))
 	observeProcess(o)
 }
@@ -459,6 +466,11 @@ func (e *Engine) observeInfo(o observation) {
 	a, i := &e.attrs, e.Info()
 	live := e.State() == EngineLive
 	o.n(mUp, uint64(b2i(live)), a.engine)
+	age := time.Duration(0)
+	if f, ok := e.OldestInFlight(); ok && live {
+		age = max(0, f.Age)
+	}
+	o.f(mInFlightAge, age.Seconds(), a.engine)
 	o.n(mLevel, uint64(i.Level), a.engine)
 	o.n(mStride, uint64(i.KernelEvery), a.engine)
 	rank := func(n int32) string {

@@ -253,8 +253,14 @@ var (
 		"Engines that are read now.")
 	mEnginesEnded = define(gEngine, TypeCounter, "engines.ended", "{engine}", "reason",
 		"Engines seen to end: ended closed its ring, died did not.")
+	mInFlightAge = define(gEngine, TypeGauge, "spans.in_flight.age", "s", "engine",
+		"How long ago the span was enqueued that has been in flight longest; 0 when none is, as in an engine that idles, and after an engine's end. It needs nothing that the GPU completes: of an engine that hangs it grows.")
 	mRingsFailed = define(gEngine, TypeCounter, "rings.failed", "{ring}", "reason",
 		"Ring files that could not be read, or no longer.")
+	mFlightRecords = define(gEngine, TypeCounter, "flight.records", "{record}", "reason",
+		"Flight records written of engines that died or hung.")
+	mFlightFailed = define(gEngine, TypeCounter, "flight.failed", "{record}", "reason",
+		"Flight records that could not be written, for want of a writable directory or of the ring.")
 
 	mClockUncertainty = define(gClock, TypeGauge, "clock.uncertainty", "s", "engine gpu",
 		"Half-width of the interval in which the GPU's clock lies on the host's.")
@@ -347,6 +353,8 @@ func (m *Metric) LabelValues(label string) []string {
 		return []string{EngineEnded.String(), EngineDied.String()}
 	case mRingsFailed.Name:
 		return ringFailText[:]
+	case mFlightRecords.Name, mFlightFailed.Name:
+		return flightText[:]
 	case mRequests.Name:
 		return RequestReasons
 	case mKeepEntries.Name:

@@ -229,27 +229,60 @@ var ringName = regexp.MustCompile(`^[0-9a-f]{32}\` + Suffix + `$`)
 // file.
 var leftover = regexp.MustCompile(`^\.[0-9a-f]{32}\` + Suffix + `(\.control\.[0-9]+)?\.tmp$|^([0-9a-f]{32}\` + Suffix + `)\.control$`)
 
+// RemoveDead removes dead rings beyond the newest two, with their control files, as
+// every starting producer does: it is for readers beside engines of which none
+// starts any more. may, if not nil, is asked of each ring that would go; one of which
+// it says no stays. What cannot be removed stays too, and is the error. It asks the
+// kernel for the lock of each ring and waits for nothing.
+func (d Dir) RemoveDead(may func(path string) bool) (removed int, err error) {
+	dead, err := d.dead(keepDead)
+	if err != nil {
+		return 0, err
+	}
+	var errs []error
+	for _, p := range dead {
+		if may != nil && !may(p) {
+			continue
+		}
+		err := os.Remove(p)
+		switch {
+		case err == nil:
+			removed++
+			os.Remove(p + ControlSuffix)
+		case !errors.Is(err, fs.ErrNotExist):
+			errs = append(errs, fmt.Errorf("remove dead ring %s: %w", p, bare(err)))
+		}
+	}
+	return removed, errors.Join(errs...)
+}
+
+// dead are the dead rings beyond the newest keep, oldest first.
+func (d Dir) dead(keep int) ([]string, error) {
+	paths, err := d.List()
+	if err != nil {
+		return nil, err
+	}
+	dead := slices.DeleteFunc(paths, func(p string) bool {
+		if !ringName.MatchString(filepath.Base(p)) {
+			return true
+		}
+		alive, err := fileLocked(p)
+		return err != nil || alive
+	})
+	return dead[:max(0, len(dead)-keep)], nil
+}
+
 // removeDead removes dead rings beyond the newest keep, their control files, and
 // what creations and requests that failed half-way left behind. It works on a
 // best effort: what cannot be removed stays.
 func (d Dir) removeDead(keep int) {
-	paths, err := d.List()
+	dead, err := d.dead(keep)
 	if err != nil {
 		return
 	}
-	var dead []string
-	for _, p := range paths {
-		if !ringName.MatchString(filepath.Base(p)) {
-			continue
-		}
-		if alive, err := fileLocked(p); err == nil && !alive {
-			dead = append(dead, p)
-		}
-	}
-	for len(dead) > keep {
-		os.Remove(dead[0])
-		os.Remove(dead[0] + ControlSuffix)
-		dead = dead[1:]
+	for _, p := range dead {
+		os.Remove(p)
+		os.Remove(p + ControlSuffix)
 	}
 	ents, err := os.ReadDir(d.Path)
 	if err != nil {

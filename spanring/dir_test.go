@@ -372,3 +372,84 @@ func TestCreateRefuses(t *testing.T) {
 		t.Errorf("%v, %v", w, err)
 	}
 }
+
+// TestReadersRemoveDead: a reader removes what a starting producer would, of the rings
+// that it is done with.
+func TestReadersRemoveDead(t *testing.T) {
+	d := privateDir(t)
+	now := time.Now()
+	live := create(t, d, smallGeometry)
+	want := []string{filepath.Base(live.Path())}
+	name := func(i int) string { return strings.Repeat(string(rune('a'+i)), 32) + Suffix }
+	for i := range 5 {
+		for _, s := range []string{"", ControlSuffix} {
+			p := filepath.Join(d.Path, name(i)+s)
+			at := now.Add(time.Duration(i-9) * time.Hour)
+			if err := errors.Join(os.WriteFile(p, nil, 0o600), os.Chtimes(p, at, at)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	// The second is not done with; the last two stay anyway.
+	n, err := d.RemoveDead(func(p string) bool { return filepath.Base(p) != name(1) })
+	if n != 2 || err != nil {
+		t.Errorf("removed %d, %v", n, err)
+	}
+	for _, i := range []int{1, 3, 4} {
+		want = append(want, name(i), name(i)+ControlSuffix)
+	}
+	ents, err := os.ReadDir(d.Path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, e := range ents {
+		got = append(got, e.Name())
+	}
+	slices.Sort(want)
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("left (-want +got):\n%s", diff)
+	}
+	if n, err := d.RemoveDead(nil); n != 1 || err != nil {
+		t.Errorf("then removed %d, %v", n, err)
+	}
+	if _, err := (Dir{filepath.Join(d.Path, "none"), -1}).RemoveDead(nil); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("no directory: %v", err)
+	}
+}
+
+// TestStaleVersionStopsNobody: files that another release left do not keep an engine
+// from starting, and go as dead rings do.
+func TestStaleVersionStopsNobody(t *testing.T) {
+	d := privateDir(t)
+	w := create(t, d, smallGeometry)
+	raw, err := os.ReadFile(w.Path())
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw[offVersion] = LayoutVersion + 1
+	var stale []string
+	for i := range 3 {
+		p := filepath.Join(d.Path, strings.Repeat(string(rune('a'+i)), 32)+Suffix)
+		at := time.Now().Add(time.Duration(i-9) * time.Hour)
+		if err := errors.Join(os.WriteFile(p, raw, 0o600), os.Chtimes(p, at, at)); err != nil {
+			t.Fatal(err)
+		}
+		stale = append(stale, p)
+	}
+	var v *VersionError
+	if _, err := Open(stale[0], ReaderOptions{}); !errors.As(err, &v) || v.Version != LayoutVersion+1 {
+		t.Errorf("reading one: %v", err)
+	}
+	after := create(t, d, smallGeometry)
+	if r, err := Open(after.Path(), ReaderOptions{}); err != nil {
+		t.Errorf("the new engine's ring: %v", err)
+	} else {
+		r.Close()
+	}
+	for i, p := range stale {
+		if _, err := os.Lstat(p); (err == nil) != (i > 0) {
+			t.Errorf("stale file %d: %v", i, err)
+		}
+	}
+}

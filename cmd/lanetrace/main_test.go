@@ -31,6 +31,14 @@ import (
 type leakChecked struct{ m *testing.M }
 
 func (l leakChecked) Run() int {
+	// What sidecars of tests keep is not the user's.
+	state, err := os.MkdirTemp("", "lanetrace-test-state-")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer os.RemoveAll(state)
+	os.Setenv("LANETRACE_STATE_DIR", state)
 	code := l.m.Run()
 	for _, d := range builtDirs {
 		os.RemoveAll(d)
@@ -80,6 +88,7 @@ func TestScript(t *testing.T) {
 func setup(env *testscript.Env) error {
 	env.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "")
 	env.Setenv("COLUMNS", "")
+	env.Setenv("LANETRACE_STATE_DIR", filepath.Join(env.WorkDir, "state"))
 	at := func(name string) string { return filepath.Join(env.WorkDir, name) }
 	if err := makeRecording(at("one.ltrec"), synth.Options{Duration: 200 * time.Millisecond, FailEvery: 70, DropEvery: 90}); err != nil {
 		return err

@@ -45,6 +45,7 @@ type service struct {
 	errc  chan error
 	col   atomic.Pointer[collector.Collector]
 	ready atomic.Bool
+	state *state // nil when nothing outlives this process
 }
 
 // serviceOptions say how a service runs.
@@ -202,10 +203,12 @@ func (s *service) read(ctx context.Context, dir spanring.Dir, selector func() co
 	if s.keep != nil {
 		po.Taps = append(po.Taps, s.keep)
 	}
-	col, err := collector.New(collector.Options{
+	co := collector.Options{
 		Dir: dir, Processor: po, Logger: s.log, OnAttach: attached,
 		NewSelector: selector,
-	})
+	}
+	s.state.observe(&co)
+	col, err := collector.New(co)
 	if err != nil {
 		return err
 	}
@@ -220,11 +223,17 @@ func (s *service) read(ctx context.Context, dir spanring.Dir, selector func() co
 		case <-ctx.Done():
 		}
 	}()
-	if err := col.Run(ctx); err != nil {
+	var watching sync.WaitGroup
+	s.state.run(ctx, col, &watching)
+	err = col.Run(ctx)
+	cancelled := context.Cause(ctx)
+	cancel(nil)
+	watching.Wait()
+	if err != nil {
 		return err
 	}
-	if err := context.Cause(ctx); err != nil && !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded) {
-		return err
+	if cancelled != nil && !errors.Is(cancelled, context.Canceled) && !errors.Is(cancelled, context.DeadlineExceeded) {
+		return cancelled
 	}
 	return nil
 }

@@ -17,6 +17,7 @@ type sidecarCmd struct {
 	slowArmFlags
 	metricFlags
 	keepFlags
+	stateFlags
 	Duration period `help:"End after so long (default: on SIGINT or SIGTERM)." placeholder:"D"`
 }
 
@@ -43,6 +44,7 @@ func (c *sidecarCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
+	s.state = c.stateFlags.open(a, s.ins, s.log)
 	s.serve()
 	a.say("serving %s/metrics", s.url())
 	a.say("OTLP is %s", a.otlpText(c.OTLPEndpoint))

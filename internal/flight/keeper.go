@@ -78,12 +78,21 @@ const (
 // why. Only files of that name, whole or begun, are ever removed.
 var recordName = regexp.MustCompile(`^(\d{8}T\d{6}\.\d{3}Z-[A-Za-z0-9._-]{1,80}-([0-9a-f]{32})-(died|hung))(\.ltrec|\.txt)(\.tmp)?$`)
 
+// nameTime is how the time stands in a record's name.
+const nameTime = "20060102T150405.000Z"
+
 var notInNames = regexp.MustCompile(`[^A-Za-z0-9._-]+`)
 
 // Keep makes a record of the ring at ringPath and returns the path of its page. If
 // that run has a record of that reason already, it makes none and returns "". It
 // reads the whole ring and blocks meanwhile, some tens of milliseconds.
 func (k *Keeper) Keep(ringPath string, why Reason) (page string, err error) {
+	return k.KeepSince(ringPath, why, time.Time{})
+}
+
+// KeepSince is Keep for what may happen to a run more than once: records that were
+// made before since are another time's, and do not keep it from making one.
+func (k *Keeper) KeepSince(ringPath string, why Reason, since time.Time) (page string, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	r, err := spanring.Open(ringPath, spanring.ReaderOptions{})
@@ -99,12 +108,14 @@ func (k *Keeper) Keep(ringPath string, why Reason) (page string, err error) {
 	if err != nil {
 		return "", errors.Join(err, src.Close())
 	}
-	if slices.ContainsFunc(have, func(x record) bool { return x.run == info.RunID.String() && x.why == why }) {
+	if slices.ContainsFunc(have, func(x record) bool {
+		return x.run == info.RunID.String() && x.why == why && !x.madeAt().Before(since.Truncate(time.Millisecond))
+	}) {
 		return "", src.Close()
 	}
 	label := strings.Trim(notInNames.ReplaceAllString(collector.EngineName(info), "-"), "-.")
 	label = label[:min(len(label), 80)]
-	name := fmt.Sprintf("%s-%s-%s-%s", time.Now().UTC().Format("20060102T150405.000Z"), cmp.Or(label, "engine"), info.RunID, why)
+	name := fmt.Sprintf("%s-%s-%s-%s", time.Now().UTC().Format(nameTime), cmp.Or(label, "engine"), info.RunID, why)
 	base := filepath.Join(k.o.Dir, name)
 	if err := k.write(src, base, why); err != nil {
 		os.Remove(base + recording.Suffix + tmpSuffix)
@@ -142,6 +153,15 @@ type record struct {
 	why   Reason
 	bytes int64
 	files []string
+}
+
+// madeAt is when the record was begun, to the millisecond.
+func (r *record) madeAt() time.Time {
+	at, err := time.Parse(nameTime, r.name[:len(nameTime)])
+	if err != nil {
+		return time.Time{} // 99 o'clock: somebody else's
+	}
+	return at
 }
 
 // records are those in the directory, oldest first, what was only begun included.

@@ -57,6 +57,14 @@ type tail struct {
 	lastNS int64
 }
 
+// list are the steps; a nil tail has none.
+func (t *tail) list() []*collector.Step {
+	if t == nil {
+		return nil
+	}
+	return t.steps
+}
+
 // ObserveStep implements collector.Observer.
 func (t *tail) ObserveStep(s *collector.Step) {
 	t.steps = append(t.steps, s.Clone())
@@ -187,7 +195,7 @@ func laneName(e *collector.Engine, s spanring.Slot, busy []spanring.SlotEntry, l
 			return SpanName(e, b.Slot)
 		}
 	}
-	for _, st := range last.steps {
+	for _, st := range last.list() {
 		for i := range st.Spans {
 			if sp := &st.Spans[i]; sp.Kind == spanring.KindLane && sp.Lane == s.Lane {
 				return sp.Text.Label
