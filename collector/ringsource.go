@@ -76,20 +76,39 @@ func (s *ringSource) Alive() (bool, error) {
 // NowMonoNS is CLOCK_MONOTONIC now.
 func (s *ringSource) NowMonoNS() int64 { return spanring.MonoNS() }
 
-// sameOffsetNS is how far two readings of the same offset may lie apart: a clock is
-// read after the other, and a thread may lose its core in between.
-const sameOffsetNS = 100_000
+const (
+	// narrowNS bounds the time between the two readings of one clock that enclose
+	// that of the other: a thread that lost its core in between says nothing.
+	narrowNS   = 20_000
+	narrowTrys = 8
+	// sameOffsetNS is how far apart two narrow readings of the same offset may lie.
+	sameOffsetNS = 100_000
+)
 
 // WallOffsetNS is the offset now: the wall clock may have been set since the ring
 // was made. As long as it was not, it is one and the same, so that a step comes to
 // the same times whoever places it: a span that is sent twice is one.
 func (s *ringSource) WallOffsetNS() int64 {
-	now, last := time.Now().UnixNano()-spanring.MonoNS(), s.wallNS.Load()
-	if last != 0 && max(now-last, last-now) <= sameOffsetNS {
-		return last
+	last := s.wallNS.Load()
+	var now int64
+	for range narrowTrys {
+		before := spanring.MonoNS()
+		wall := time.Now().UnixNano()
+		width := spanring.MonoNS() - before
+		now = wall - before - width/2
+		if last != 0 && max(now-last, last-now) <= sameOffsetNS {
+			return last
+		}
+		if width > narrowNS {
+			continue
+		}
+		if s.wallNS.CompareAndSwap(last, now) {
+			return now
+		}
+		last = s.wallNS.Load()
 	}
-	if s.wallNS.CompareAndSwap(last, now) {
-		return now
+	if last != 0 {
+		return last // the next call may be luckier
 	}
-	return s.wallNS.Load()
+	return now
 }
