@@ -15,38 +15,30 @@
 // match compares with a pattern of n bytes; *from and *to are what its first * stood for.
 static bool match(const char *p, size_t n, const char *t, size_t m, size_t *from, size_t *to) {
   size_t i = 0, j = 0, star = SIZE_MAX, back = 0;
-  bool first = false;
+  unsigned stars = 0;
   *from = *to = 0;
   while (j < m) {
     if (i < n && p[i] == '*') {
-      if (star != SIZE_MAX && !first) {
-        first = true;
-      }
-      if (star == SIZE_MAX)
-        *from = *to = j;
-      else
-        first = true;
       star = i++;
       back = j;
+      if (++stars == 1)
+        *from = *to = j;
     } else if (i < n && p[i] == t[j]) {
       i++;
       j++;
     } else if (star != SIZE_MAX) {
+      // The latest * takes one byte more.
       i = star + 1;
       j = ++back;
-      if (!first)
+      if (stars == 1)
         *to = back;
     } else {
       return false;
     }
   }
-  while (i < n && p[i] == '*') {
-    if (star == SIZE_MAX) {
+  for (; i < n && p[i] == '*'; i++)
+    if (++stars == 1)
       *from = *to = m;
-      star = i;
-    }
-    i++;
-  }
   return i == n;
 }
 
