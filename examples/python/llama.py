@@ -13,6 +13,7 @@ as an operator does, by the control file beside the ring.
 
 import argparse
 import contextlib
+import gc
 import hashlib
 import inspect
 import json
@@ -143,7 +144,8 @@ class Levels:
     def pid(cls, path):
         return cls.word(path, 0x68)
 
-    def set(self, level):
+    def set(self, level, busy):
+        """Asks for the level and keeps the engine busy until it is in force: an idle GPU lowers its clocks."""
         self.requests += 1
         tmp = self.ring + ".control.tmp"
         with open(tmp, "w") as f:
@@ -153,18 +155,24 @@ class Levels:
         while self.word(self.ring, 0x200) != want:
             if time.monotonic() > end:
                 sys.exit(f"level {level} was not taken in 5 s")
-            time.sleep(0.002)
+            busy()
 
 
 def steps_time(e, n):
-    """Mean seconds of a decode step, the GPU waited for at both ends."""
+    """Seconds of a decode step: the median of n where the host waits for each, else their mean."""
     e.rewind(e.o.prompt)
     torch.cuda.synchronize()
-    t = time.perf_counter()
+    times = []
+    t = start = time.perf_counter()
     for _ in range(n):
         e.decode()
+        now = time.perf_counter()
+        times.append(now - t)
+        t = now
     torch.cuda.synchronize()
-    return (time.perf_counter() - t) / n
+    if e.o.asynchronous:
+        return (time.perf_counter() - start) / n
+    return statistics.median(times)
 
 
 def median_ci(xs):
@@ -175,26 +183,29 @@ def median_ci(xs):
 
 
 def ab(e, o):
+    """Each condition in turn, round by round, in another order each round; a round's few collections fall between them."""
     conditions = o.ab.split(",")
     levels = Levels(o.dir) if o.dir else None
     rounds = {c: [] for c in conditions}
+    warm = lambda: steps_time(e, 8)
     steps_time(e, o.ab_steps)
-    for _ in range(o.rounds):
-        for c in conditions:
+    gc.disable()
+    for r in range(o.rounds):
+        gc.collect()
+        for c in conditions[r % len(conditions):] + conditions[:r % len(conditions)]:
+            if levels:
+                levels.set(o.profiler_level if c == "profiler" else c, warm)
             if c == "profiler":
-                if levels:
-                    levels.set(o.profiler_level)
                 with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA, torch.profiler.ProfilerActivity.CPU]):
-                    steps_time(e, 5)
+                    warm()
                     rounds[c].append(steps_time(e, o.ab_steps))
-                continue
-            if c != "plain":
-                levels.set(c)
-            steps_time(e, 5)
-            rounds[c].append(steps_time(e, o.ab_steps))
-    out = {"rounds": o.rounds, "steps": o.ab_steps, "step_us": {c: statistics.median(x) * 1e6 for c, x in rounds.items()}, "difference_us": {}}
+            else:
+                warm()
+                rounds[c].append(steps_time(e, o.ab_steps))
+    gc.enable()
+    out = {"rounds": o.rounds, "steps": o.ab_steps, "step_us": {c: round(statistics.median(x) * 1e6, 2) for c, x in rounds.items()}, "difference_us": {}}
     for a, b in zip(conditions, conditions[1:]):
-        out["difference_us"][f"{b} - {a}"] = [v * 1e6 for v in median_ci([y - x for x, y in zip(rounds[a], rounds[b])])]
+        out["difference_us"][f"{b} - {a}"] = [round(v * 1e6, 2) for v in median_ci([y - x for x, y in zip(rounds[a], rounds[b])])]
     return out
 
 
@@ -255,7 +266,7 @@ def main():
     if o.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True)
-    if o.ab_steps + 8 > o.output or o.steps and o.steps > o.output:
+    if o.ab_steps + 16 > o.output or o.steps and o.steps > o.output:
         p.error("--ab-steps and --steps must fit into --output")
     if o.ab and not o.dir and set(o.ab.split(",")) - {"plain", "profiler"}:
         p.error("levels need lanetrace and its ring directory: set LANETRACE_DIR or --dir")
