@@ -23,6 +23,7 @@ import (
 type demoCmd struct {
 	Listen listenAddr `help:"Where to serve /metrics (default ${default})." default:"127.0.0.1:9478" placeholder:"HOST:PORT"`
 	Dir    string     `help:"Ring directory to play in, made if missing (default: a fresh one in memory, removed at the end)." placeholder:"DIR"`
+	webFlags
 	otlpFlags
 	selectFlags
 	metricFlags
@@ -35,6 +36,10 @@ const shmDir = "/dev/shm"
 // Run plays the embedded recording again and again until a signal comes or the
 // duration is over.
 func (c *demoCmd) Run(a *app) (err error) {
+	web, err := c.loadWeb()
+	if err != nil {
+		return err
+	}
 	r := recordings.H200Decode()
 	f, err := recording.NewReader(r, r.Size(), recordings.H200DecodeName)
 	if err != nil {
@@ -51,7 +56,7 @@ func (c *demoCmd) Run(a *app) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, remove()) }()
-	s, err := a.newService(serviceOptions{listen: c.Listen, ins: c.instruments(a.getenv), endpoint: c.OTLPEndpoint, dir: dir, log: a.log.slog(true)})
+	s, err := a.newService(serviceOptions{listen: c.Listen, web: web, ins: c.instruments(a.getenv), endpoint: c.OTLPEndpoint, dir: dir, log: a.log.slog(true)})
 	if err != nil {
 		return err
 	}

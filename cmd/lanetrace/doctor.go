@@ -286,7 +286,11 @@ func (c *doctorCmd) sidecar(a *app) finding {
 	ctx, cancel := context.WithTimeout(a.ctx, askWait)
 	defer cancel()
 	as, err := askAccount(ctx, string(c.Listen))
-	if err != nil {
+	switch {
+	case errors.Is(err, errProtected):
+		f.Text = fmt.Sprintf("%s answers, and %s: what it lost was not asked, /debug/account says it", c.Listen, err)
+		return f
+	case err != nil:
 		f.Text = fmt.Sprintf("none answers at %s (%s): start lanetrace sidecar, or say where it serves with --listen", c.Listen, oneLine(err.Error()))
 		return f
 	}
@@ -307,6 +311,9 @@ func (c *doctorCmd) sidecar(a *app) finding {
 	return f
 }
 
+// errProtected is a server that does not tell everybody.
+var errProtected = errors.New("wants")
+
 // maxAccountBytes bounds what is read of a sidecar's answer.
 const maxAccountBytes = 64 << 20
 
@@ -325,7 +332,13 @@ func askAccount(ctx context.Context, addr string) (as []collector.Account, err e
 		return nil, err
 	}
 	defer resp.Body.Close()
-	if resp.StatusCode != http.StatusOK {
+	switch resp.StatusCode {
+	case http.StatusOK:
+	case http.StatusUnauthorized:
+		return nil, fmt.Errorf("%w a password", errProtected)
+	case http.StatusBadRequest: // what Go's server says to plain HTTP
+		return nil, fmt.Errorf("%w TLS", errProtected)
+	default:
 		return nil, fmt.Errorf("HTTP status %s", resp.Status)
 	}
 	err = json.NewDecoder(io.LimitReader(resp.Body, maxAccountBytes)).Decode(&as)

@@ -33,6 +33,7 @@ type runCmd struct {
 	Lanes  string           `help:"NVTX ranges that are lanes (default: all, or what belongs to the engine)." placeholder:"PATTERNS"`
 	Listen listenAddr       `help:"Where to serve /metrics (default ${default})." default:"127.0.0.1:9478" placeholder:"HOST:PORT"`
 	Report bool             `help:"Print a report at the end." default:"true" negatable:""`
+	webFlags
 	dirFlags
 	otlpFlags
 	selectFlags
@@ -391,12 +392,16 @@ func (c *runCmd) sidecar(a *app, mark string, startMonoNS int64) *runSide {
 // service is the sidecar's service. Should its address be in use, by another
 // sidecar most likely, it takes a free port and says so.
 func (c *runCmd) service(a *app, dir spanring.Dir) (*service, error) {
+	web, err := c.loadWeb()
+	if err != nil {
+		return nil, err
+	}
 	keep, err := c.store(a)
 	if err != nil {
 		return nil, err
 	}
 	o := serviceOptions{
-		listen: c.Listen, ins: c.instruments(a.getenv), endpoint: c.OTLPEndpoint, dir: dir, log: a.log.slog(true),
+		listen: c.Listen, web: web, ins: c.instruments(a.getenv), endpoint: c.OTLPEndpoint, dir: dir, log: a.log.slog(true),
 		keep: keep, keepBytes: uint64(c.KeepBytes),
 	}
 	serv, err := a.newService(o)

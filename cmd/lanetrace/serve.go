@@ -41,6 +41,7 @@ type service struct {
 	mp   *sdkmetric.MeterProvider
 	lis  net.Listener
 	srv  *http.Server
+	web  webConfig
 
 	errc  chan error
 	col   atomic.Pointer[collector.Collector]
@@ -51,6 +52,7 @@ type service struct {
 // serviceOptions say how a service runs.
 type serviceOptions struct {
 	listen   listenAddr
+	web      webConfig
 	dir      spanring.Dir
 	endpoint endpoint
 	ins      *collector.Instruments
@@ -63,7 +65,7 @@ type serviceOptions struct {
 
 // newService listens and makes the exporters; it reads nothing yet.
 func (a *app) newService(o serviceOptions) (s *service, err error) {
-	s = &service{a: a, log: o.log, ins: o.ins, keep: o.keep, errc: make(chan error, 1)}
+	s = &service{a: a, log: o.log, ins: o.ins, keep: o.keep, web: o.web, errc: make(chan error, 1)}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, s.close())
@@ -98,15 +100,7 @@ func (a *app) newService(o serviceOptions) (s *service, err error) {
 	if err != nil {
 		return s, err
 	}
-	s.srv = &http.Server{
-		Handler:           s.handler(),
-		ReadHeaderTimeout: 5 * time.Second,
-		ReadTimeout:       10 * time.Second,
-		WriteTimeout:      30 * time.Second,
-		IdleTimeout:       2 * time.Minute,
-		MaxHeaderBytes:    16 << 10,
-		ErrorLog:          nil,
-	}
+	s.srv = newWebServer(s.handler(), o.log)
 	return s, nil
 }
 
@@ -159,7 +153,7 @@ func (s *service) url() string {
 	if addr.IP.IsUnspecified() {
 		host = "127.0.0.1"
 	}
-	return "http://" + net.JoinHostPort(host, fmt.Sprint(addr.Port))
+	return s.web.scheme() + "://" + net.JoinHostPort(host, fmt.Sprint(addr.Port))
 }
 
 // otlpText says in words where OTLP goes, or why nowhere.
@@ -188,9 +182,12 @@ func (a *app) otlpText(e endpoint) string {
 	return what + " as the OTEL_EXPORTER_OTLP_* variables say"
 }
 
-// serve begins to answer over HTTP.
+// serve begins to answer over HTTP, and says who can listen in.
 func (s *service) serve() {
-	go func() { s.errc <- s.srv.Serve(s.lis) }()
+	if w := s.web.exposure(s.lis.Addr()); w != "" {
+		s.a.say("warning: %s", w)
+	}
+	go func() { s.errc <- serveWeb(s.srv, s.lis, s.web, s.a.log.slog(true)) }()
 }
 
 // read reads the rings of dir until ctx ends: all that is there by then, too.
@@ -284,7 +281,7 @@ func (s *service) close() error {
 	return nil
 }
 
-// handler is everything that is served: GET and HEAD only.
+// handler is everything that is served.
 func (s *service) handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", s.prom.Handler())
@@ -298,11 +295,7 @@ func (s *service) handler() http.Handler {
 	})
 	mux.HandleFunc("GET /debug/account", s.account)
 	mux.HandleFunc("GET /{$}", s.index)
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("X-Content-Type-Options", "nosniff")
-		w.Header().Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'")
-		mux.ServeHTTP(w, r)
-	})
+	return mux
 }
 
 func plain(w http.ResponseWriter, code int, text string) {

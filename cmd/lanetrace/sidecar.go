@@ -11,6 +11,7 @@ import (
 
 type sidecarCmd struct {
 	Listen listenAddr `help:"Where to serve /metrics (default ${default})." default:"127.0.0.1:9478" placeholder:"HOST:PORT"`
+	webFlags
 	dirFlags
 	otlpFlags
 	selectFlags
@@ -31,6 +32,10 @@ func (c *sidecarCmd) Run(a *app) error {
 	if err := dir.CheckReadable(); err != nil && (named || !errors.Is(err, spanring.ErrDirMissing)) {
 		return err
 	}
+	web, err := c.loadWeb()
+	if err != nil {
+		return err
+	}
 	ctx, cancel := c.Duration.bound(a.ctx)
 	defer cancel()
 	keep, err := c.store(a)
@@ -38,7 +43,7 @@ func (c *sidecarCmd) Run(a *app) error {
 		return err
 	}
 	s, err := a.newService(serviceOptions{
-		listen: c.Listen, ins: c.instruments(a.getenv), endpoint: c.OTLPEndpoint, dir: dir, log: a.log.slog(false),
+		listen: c.Listen, web: web, ins: c.instruments(a.getenv), endpoint: c.OTLPEndpoint, dir: dir, log: a.log.slog(false),
 		keep: keep, keepBytes: uint64(c.KeepBytes),
 	})
 	if err != nil {
