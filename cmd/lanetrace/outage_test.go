@@ -150,6 +150,25 @@ func TestReplayIsRefused(t *testing.T) {
 	}
 }
 
+// TestReplayGivesUp on a receiver that takes nothing, and says what was not sent.
+func TestReplayGivesUp(t *testing.T) {
+	r, url := serveReceiver(t)
+	r.away.Store(true)
+	var errs output
+	a := &app{ctx: t.Context(), stdout: new(output), stderr: &errs, getenv: func(string) string { return "" }, log: newLogger(&errs)}
+	c := &replayCmd{Path: testRecording(t, synth.Options{Duration: 100 * time.Millisecond}), stuckAfter: 300 * time.Millisecond}
+	c.OTLPEndpoint, c.Every = endpoint(url), 1
+	began := time.Now()
+	code := a.fail(c.Run(a))
+	last := errs.String()[strings.LastIndex(strings.TrimSpace(errs.String()), "\n")+1:]
+	if code != 1 || !strings.Contains(last, "the receiver took nothing for 300ms: the replay was given up") || !strings.Contains(last, "not sent in time") {
+		t.Errorf("exit code %d, stderr %s", code, errs.String())
+	}
+	if took := time.Since(began); took > patience/2 {
+		t.Errorf("took %v", took)
+	}
+}
+
 // TestKeepUnwritable: a directory that cannot be made costs a warning, not the
 // sidecar.
 func TestKeepUnwritable(t *testing.T) {

@@ -33,6 +33,8 @@ type replayCmd struct {
 	Engine engineMatch `help:"Play only this engine: a service name, an executable or the beginning of a run id." placeholder:"E"`
 	otlpFlags
 	selectFlags
+
+	stuckAfter time.Duration // default queueStuck
 }
 
 // Validate implements kong's validation.
@@ -438,7 +440,7 @@ func (c *replayCmd) otlpSink(a *app) (*sink, error) {
 		to = "where the OTEL_EXPORTER_OTLP_* variables say"
 	}
 	a.say("sending traces to %s", to)
-	stuck := false
+	stuck, after := false, cmp.Or(c.stuckAfter, queueStuck)
 	// below waits until the queue holds no more than that.
 	below := func(ctx context.Context, bytes uint64) error {
 		last, since := uint64(0), time.Now()
@@ -450,9 +452,9 @@ func (c *replayCmd) otlpSink(a *app) (*sink, error) {
 			if answered := st.Requests[0] + st.Requests[2]; answered != last {
 				last, since = answered, time.Now()
 			}
-			if time.Since(since) > queueStuck {
+			if time.Since(since) > after {
 				stuck = true
-				return fmt.Errorf("the receiver took nothing for %v: the replay was given up", queueStuck)
+				return fmt.Errorf("the receiver took nothing for %v: the replay was given up", after)
 			}
 			if (player.SystemClock{}).Sleep(ctx, queuePoll) != nil {
 				return nil // told to stop, which is seen elsewhere
