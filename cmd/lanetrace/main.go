@@ -4,7 +4,8 @@
 // program that was not changed and is its sidecar. demo is a sidecar of a
 // recording that the binary carries. top watches live engines in a terminal, level
 // and arm ask them to measure more or less, doctor says what keeps all this from
-// working. diff compares two launch traces.
+// working. diff compares two launch traces. mkdir makes a ring directory where
+// engines may not.
 //
 // Exit codes: 0 all went well, 1 something failed, 2 the command line is wrong;
 // of diff 0 no difference, 1 some, 2 something failed; of run the program's own.
@@ -70,11 +71,12 @@ type cli struct {
 	Arm     armCmd     `cmd:"" help:"Have live engines time their next steps kernel by kernel."`
 	Doctor  doctorCmd  `cmd:"" help:"Look at all that has to work together, and say what to do."`
 	Diff    diffCmd    `cmd:"" help:"Compare two launch traces, operation by operation."`
+	Mkdir   mkdirCmd   `cmd:"" help:"Make a ring directory with the mode that engines want, before they come."`
 	Version versionCmd `cmd:"" help:"Print the version."`
 }
 
 // commands are the names of cli's commands.
-var commands = []string{"demo", "sidecar", "record", "replay", "run", "report", "top", "level", "arm", "doctor", "diff", "version"}
+var commands = []string{"demo", "sidecar", "record", "replay", "run", "report", "top", "level", "arm", "doctor", "diff", "mkdir", "version"}
 
 // usageError is an error of the command line.
 type usageError struct{ error }
