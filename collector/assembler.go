@@ -37,6 +37,14 @@ type assembler struct {
 	ready []*Step // closed, not handed over yet
 	free  []*Step
 
+	// The entry at hand: its sequence number, and whether an earlier life of the
+	// collector has read it too, and counted it.
+	seq   uint64
+	again bool
+	// What that life had read: everything before resumeNext but the holes.
+	resumeNext  uint64
+	resumeHoles []uint64
+
 	received int // units of this batch, for the ledger
 
 	// The source's time and its place on the wall clock, read once a batch.
@@ -113,7 +121,9 @@ func (a *assembler) span(w *spanring.Words) {
 	if sp.Kind == spanring.KindLane && a.lanes[sp.Lane] != name {
 		a.lanes[sp.Lane] = name
 	}
-	a.engine.sum.span(&sp, name)
+	if !a.again {
+		a.engine.sum.span(&sp, name)
+	}
 	st := a.step(sp.Step)
 	if st == nil {
 		a.drop(DropLate)
@@ -239,6 +249,7 @@ func (a *assembler) flush() {
 func (a *assembler) step(number uint64) *Step {
 	if st, ok := a.open[number]; ok {
 		st.touchedNS = a.nowNS
+		st.firstSeq = min(st.firstSeq, a.seq)
 		if a.newest != st {
 			a.unlink(st)
 			a.link(st)
@@ -257,7 +268,7 @@ func (a *assembler) step(number uint64) *Step {
 	} else {
 		st = new(Step)
 	}
-	st.Engine, st.Number, st.touchedNS = a.engine, number, a.nowNS
+	st.Engine, st.Number, st.touchedNS, st.firstSeq = a.engine, number, a.nowNS, a.seq
 	a.open[number] = st
 	a.link(st)
 	return st
@@ -298,7 +309,10 @@ func (a *assembler) close(st *Step, r IncompleteReason) {
 	delete(a.open, st.Number)
 	a.unlink(st)
 	a.openSpans -= len(st.Spans)
-	a.closed[st.Number%closedMemory] = closedStep{st.Number, st.rootCounted}
+	// The later one stays: an earlier one is told by it too.
+	if c := &a.closed[st.Number%closedMemory]; c.number < st.Number {
+		*c = closedStep{st.Number, st.rootCounted}
+	}
 
 	st.Incomplete = r
 	st.ClosedMonoNS = a.nowNS

@@ -37,6 +37,10 @@ type Options struct {
 	// so that their last values are scraped. An engine that takes over its label
 	// ends that earlier. Default 5 min.
 	Linger time.Duration
+	// Cursors, when not nil, are where runs' cursors are kept: a ring that was read
+	// before is read on from there, and steps that are open at the end are left to
+	// who reads on. Default none: every ring is read from its oldest entry.
+	Cursors *Cursors
 	// RemoveDead removes dead rings beyond the newest two, as starting producers do,
 	// once they have been read and OnEnd has returned: engines that crash and are not
 	// started again would otherwise leave their rings in memory for good. Default they
@@ -77,6 +81,7 @@ type ring struct {
 	refused bool // cannot be read; not tried again while the file is there
 
 	src       Source // until proc
+	resume    *Cursor
 	openedAt  time.Time
 	stillborn bool // the engine was dead when its ring was found
 
@@ -132,7 +137,16 @@ func (c *Collector) Run(ctx context.Context) error {
 			}
 		}
 	})
+	if k := c.o.Cursors; k != nil {
+		g.Go(func() error {
+			k.run(ctx)
+			return nil
+		})
+	}
 	err := g.Wait()
+	if k := c.o.Cursors; k != nil {
+		k.write() // where everything ended
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, r := range c.rings {
@@ -233,9 +247,35 @@ func (c *Collector) open(path string, now time.Time) {
 		c.refuse(r, err)
 		return
 	}
+	if rd = c.resume(r, rd); rd == nil {
+		return
+	}
 	r.src = NewRingSource(rd)
 	alive, err := r.src.Alive()
 	r.stillborn = err == nil && !alive
+}
+
+// resume is a reader of r that begins where an earlier one left off, or rd if there
+// was none; nil when the ring is refused.
+func (c *Collector) resume(r *ring, rd *spanring.Reader) *spanring.Reader {
+	if c.o.Cursors == nil {
+		return rd
+	}
+	i, err := rd.Info()
+	if err == nil {
+		r.resume = c.o.Cursors.get(i.RunID, rd.Account().Published)
+	}
+	if err == nil && r.resume == nil {
+		return rd
+	}
+	if err = errors.Join(err, rd.Close()); err == nil {
+		rd, err = spanring.Open(r.path, spanring.ReaderOptions{FromSeq: r.resume.From})
+	}
+	if err != nil {
+		c.refuse(r, err)
+		return nil
+	}
+	return rd
 }
 
 // refuse gives a ring up for good, said and counted once.
@@ -331,6 +371,14 @@ func (c *Collector) attach(r *ring) {
 	}
 	po := c.o.Processor
 	po.Selector, po.Label = c.o.NewSelector(), r.label
+	po.Resume = r.resume
+	if k := c.o.Cursors; k != nil {
+		i, err := r.src.Info()
+		path, err2 := filepath.Abs(r.path)
+		if errors.Join(err, err2) == nil {
+			po.SaveCursor = func(c Cursor) { k.put(i.RunID, path, c) }
+		}
+	}
 	p, err := NewProcessor(r.src, po)
 	if err != nil {
 		c.refuse(r, err)

@@ -93,7 +93,9 @@ func (a *assembler) launchDiff(w *spanring.Words) {
 		return
 	}
 	name := a.names.get(d.Region)
-	a.engine.sum.launchDiff(&d, name.Label)
+	if !a.again {
+		a.engine.sum.launchDiff(&d, name.Label)
+	}
 	if d.Step == 0 || d.Differing() == 0 {
 		return
 	}

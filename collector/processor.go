@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"math"
 	"time"
 
 	"github.com/lanetrace/lanetrace/ledger"
@@ -43,6 +44,14 @@ type ProcessorOptions struct {
 	// steps but no summary yet; one longest untouched is forgotten for another.
 	// Default 4,096.
 	MaxOpenRequests int
+
+	// Resume is where an earlier reader of this run left off; the source must begin at
+	// its From. Default nil: nothing of the run was read before.
+	Resume *Cursor
+	// SaveCursor, when not nil, is told where Run stands, twice a second while entries
+	// come, and at the end; steps that are open then are left to the next reader. The
+	// source must be a ring.
+	SaveCursor func(c Cursor)
 
 	// Growth says which call sites are suspected leaks. Default: ledger.Growth's.
 	Growth ledger.GrowthOptions
@@ -86,6 +95,10 @@ type Processor struct {
 	asm    *assembler
 	batch  []spanring.Entry
 	ended  bool
+
+	savedNS   int64  // when SaveCursor was told last
+	savedNext uint64 // and how far
+	leftFrom  uint64 // the first entry of the steps that are left to the next reader
 }
 
 // pollBatch is how many entries one Poll reads at most: 16 KiB of them stay in a
@@ -107,8 +120,9 @@ func NewProcessor(src Source, o ProcessorOptions) (*Processor, error) {
 	e.known.info = info
 	e.sum.init(o.Label, o.Instruments.topKernels())
 	e.mem.init(o.Label, o.Instruments.topSites(), o.Growth)
-	p := &Processor{engine: e, src: src, o: o, batch: make([]spanring.Entry, pollBatch)}
+	p := &Processor{engine: e, src: src, o: o, batch: make([]spanring.Entry, pollBatch), leftFrom: math.MaxUint64}
 	p.asm = newAssembler(e, &p.o)
+	p.asm.resume(o.Resume)
 	o.Instruments.add(e)
 	return p, nil
 }
@@ -126,12 +140,13 @@ func (p *Processor) Poll() (n int, done bool, err error) {
 		return 0, true, nil
 	}
 	n, done, err = p.src.Poll(p.batch)
-	if n > 0 {
+	batch := p.asm.unread(p.batch[:n])
+	if len(batch) > 0 {
 		for _, t := range p.o.Taps {
-			t.Entries(p.engine, p.batch[:n])
+			t.Entries(p.engine, batch)
 		}
 	}
-	p.assemble(p.batch[:n])
+	p.assemble(batch)
 	p.handOver()
 	p.engine.watchMemory(p.asm.nowNS)
 	p.engine.watchLevel(p.asm.nowNS)
@@ -167,12 +182,13 @@ const lastPolls = 1 << 14
 
 // Run polls until the source is done or ctx is, pausing up to 100 ms when there
 // is nothing to read. When ctx ends, what is there is read, open steps are closed
-// as incomplete, and Run returns nil.
+// as incomplete or, with SaveCursor, left to the next reader, and Run returns nil.
 func (p *Processor) Run(ctx context.Context) error {
 	w := newPacer()
 	defer w.stop()
 	for {
 		n, done, err := p.Poll()
+		p.saveCursor(done || err != nil)
 		if done || err != nil {
 			return err
 		}
@@ -184,7 +200,11 @@ func (p *Processor) Run(ctx context.Context) error {
 				break
 			}
 		}
+		if p.o.SaveCursor != nil && !p.ended {
+			p.leave()
+		}
 		p.Finish()
+		p.saveCursor(true)
 		return nil
 	}
 }
@@ -235,6 +255,8 @@ func (p *Processor) assemble(batch []spanring.Entry) {
 	a.gaps.watch(p.src.Account(), a.nowNS)
 	p.engine.sum.mu.Lock()
 	for i := range batch {
+		a.seq = batch[i].Seq
+		a.again = a.wasRead(a.seq)
 		a.add(&batch[i].Words)
 	}
 	a.expire()

@@ -49,6 +49,11 @@ const (
 	NotSampled
 	// NotBudget: something spoke for the step, but the byte budget did not allow it.
 	NotBudget
+	// NotLeft: the step was open when the collector stopped, and is left to the one
+	// that reads on.
+	NotLeft
+	// NotAgain: the step had been handed on before the collector was restarted.
+	NotAgain
 
 	numNotSelected
 )
@@ -56,7 +61,7 @@ const (
 // NumNotSelected is the number of reasons.
 const NumNotSelected = int(numNotSelected)
 
-var notSelectedText = [NumNotSelected]string{"one_in_n", "no_exporter", "request_not_sampled", "budget"}
+var notSelectedText = [NumNotSelected]string{"one_in_n", "no_exporter", "request_not_sampled", "budget", "left_open", "before_restart"}
 
 // String is the value of the metric label reason.
 func (r NotSelected) String() string {

@@ -118,6 +118,7 @@ type Step struct {
 	landed      int  // span entries, LeftOut among them
 	rootCounted bool // the step itself is among the ledger's received
 	touchedNS   int64
+	firstSeq    uint64 // the lowest sequence number of its entries
 
 	older, newer *Step // among the open steps
 }

@@ -179,6 +179,19 @@ func (r *Reader) Account() Account {
 	return a
 }
 
+// Unsettled says where reading stands, so that it can go on after a restart: next is
+// NextSeq, and holes are the sequence numbers before it that are still waited for, in
+// order, no more than fit into dst's capacity. It does not allocate.
+func (r *Reader) Unsettled(dst []uint64) (next uint64, holes []uint64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	holes = dst[:0]
+	for _, h := range r.holes[:min(len(r.holes), cap(dst))] {
+		holes = append(holes, h.seq)
+	}
+	return r.next, holes
+}
+
 // NextSeq is the first sequence number not looked at yet: what a restarted
 // reader passes as FromSeq. Holes still waited for lie before it.
 func (r *Reader) NextSeq() uint64 {

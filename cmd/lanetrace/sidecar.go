@@ -49,7 +49,7 @@ func (c *sidecarCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
-	s.state = c.stateFlags.open(a, s.ins, s.log)
+	s.state = c.stateFlags.open(a, dir, s.ins, s.log)
 	s.serve()
 	a.say("serving %s/metrics", s.url())
 	a.say("OTLP is %s", a.otlpText(c.OTLPEndpoint))
@@ -59,7 +59,7 @@ func (c *sidecarCmd) Run(a *app) error {
 	if err = a.awaitDir(ctx, dir); err == nil && ctx.Err() == nil {
 		err = s.read(ctx, dir, c.selection(c.arms(a)), nil)
 	}
-	return errors.Join(err, s.close())
+	return errors.Join(err, s.close(), s.state.close())
 }
 
 // slowArmFlags say what follows a slow step.

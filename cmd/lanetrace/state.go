@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/lanetrace/lanetrace/collector"
 	"github.com/lanetrace/lanetrace/internal/flight"
+	"github.com/lanetrace/lanetrace/spanring"
 )
 
 // stateFlags say what is kept beyond this process, and when an engine hangs.
@@ -24,8 +26,10 @@ type stateFlags struct {
 
 // state is what is kept beyond this process, as far as there is a place for it.
 type state struct {
-	keeper *flight.Keeper // nil for none
-	watch  *flight.Watcher
+	keeper  *flight.Keeper     // nil for none
+	cursors *collector.Cursors // nil for none
+	watch   *flight.Watcher
+	lock    *os.File // of the cursors; nil for none
 }
 
 // errNoState is a machine without a place for state.
@@ -50,7 +54,7 @@ func (f *stateFlags) stateDir(getenv func(string) string) (string, error) {
 
 // open makes the state directory and what is kept there. Without one everything else
 // works: that is a warning.
-func (f *stateFlags) open(a *app, ins *collector.Instruments, log *slog.Logger) *state {
+func (f *stateFlags) open(a *app, rings spanring.Dir, ins *collector.Instruments, log *slog.Logger) *state {
 	s := &state{}
 	dir, err := f.stateDir(a.getenv)
 	if err == nil {
@@ -58,6 +62,9 @@ func (f *stateFlags) open(a *app, ins *collector.Instruments, log *slog.Logger) 
 	}
 	if err == nil {
 		s.keeper, err = flight.New(flight.Options{Dir: filepath.Join(dir, "flight"), Writer: program, Logger: log})
+	}
+	if err == nil {
+		err = s.openCursors(a, filepath.Join(dir, "cursors"), rings, log)
 	}
 	if err != nil {
 		a.say("warning: no state directory: %s; there are no flight records, and a restart reads the rings anew; give one with --state-dir", oneLine(err.Error()))
@@ -67,6 +74,42 @@ func (f *stateFlags) open(a *app, ins *collector.Instruments, log *slog.Logger) 
 		Instruments: ins, Logger: log,
 	})
 	return s
+}
+
+// openCursors makes the cursors, unless another sidecar of the same rings keeps them
+// already: each would skip what the other has read.
+func (s *state) openCursors(a *app, dir string, rings spanring.Dir, log *slog.Logger) error {
+	k, err := collector.NewCursors(dir, log)
+	if err != nil {
+		return err
+	}
+	path, err := filepath.Abs(rings.Path)
+	if err != nil {
+		return err
+	}
+	sum := sha256.Sum256([]byte(path))
+	name := filepath.Join(dir, fmt.Sprintf("%x.lock", sum[:8]))
+	lock, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
+	if err != nil {
+		return bareOpen(name, err)
+	}
+	switch err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); {
+	case errors.Is(err, unix.EWOULDBLOCK):
+		a.say("warning: another sidecar of %s keeps its cursors in %s: a restart of this one reads the rings anew; give it a --state-dir of its own", rings.Path, dir)
+		return lock.Close()
+	case err != nil:
+		return errors.Join(fmt.Errorf("lock %s: %w", name, err), lock.Close())
+	}
+	s.cursors, s.lock = k, lock
+	return nil
+}
+
+// close lets another sidecar have the cursors; s may be nil.
+func (s *state) close() error {
+	if s == nil || s.lock == nil {
+		return nil
+	}
+	return s.lock.Close()
 }
 
 // writableDir makes dir, for this user alone, and refuses one that cannot be written.
@@ -87,6 +130,7 @@ func (s *state) observe(o *collector.Options) {
 	}
 	o.RemoveDead = true
 	o.OnEnd = s.watch.Ended
+	o.Cursors = s.cursors
 }
 
 // run watches the collector's engines until ctx ends; s may be nil.

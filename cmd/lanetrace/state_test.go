@@ -118,3 +118,99 @@ func TestNoState(t *testing.T) {
 		t.Errorf("stderr:\n%s", text)
 	}
 }
+
+// TestSidecarRestarts: three lives of a sidecar send each step of an engine once and
+// whole, those too that were open at a stop.
+func TestSidecarRestarts(t *testing.T) {
+	rings, state := privateDir(t), filepath.Join(t.TempDir(), "state")
+	rcv, endpoint := serveReceiver(t)
+	t.Setenv("OTEL_METRICS_EXPORTER", "none")
+	hub, err := lanetrace.Open(lanetrace.Config{Dir: rings, Service: "s", RingBytes: 256 << 10, HarvestEvery: -1, NoCalibration: true, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer hub.Close(context.Background())
+	drv := scripted.New(scripted.Options{RealTime: true})
+	dev, err := hub.Attach(drv)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stream, lane := drv.NewStream(), hub.Lane("decode")
+	steps := 0
+	step := func() {
+		s := hub.StepBegin()
+		dev.LaneBegin(s, lane, stream).End()
+		s.End()
+		steps++
+	}
+	land := func() {
+		eventually(t, "the pairs land", func() bool {
+			hub.Harvest()
+			c := hub.Ring().Counters()
+			return c[spanring.CtrStepsBegun] == c[spanring.CtrStepsEnded] && c.InFlight() == 0
+		})
+	}
+	for life := range 3 {
+		c := start(t, "sidecar", "--listen", "127.0.0.1:0", "--dir", rings, "--state-dir", state, "--otlp-endpoint", endpoint, "--every", "1", "--budget", "0")
+		url := urlIn(t, &c.err)
+		for range 20 {
+			step()
+		}
+		land()
+		// Open at the stop: its end has come, its lane has not.
+		drv.Stall(stream)
+		step()
+		eventually(t, "all is read", func() bool {
+			as := accountsOf(t, url)
+			return len(as) == 1 && as[0].Reader.Published == hub.Ring().Published() && as[0].Reader.Pending == 0
+		})
+		a := accountsOf(t, url)[0]
+		if (a.Reader.MissedBeforeAttach > 0) != (life > 0) || len(a.Unbalanced()) > 0 || a.Sidecar.Dropped["late"] > 0 {
+			t.Errorf("life %d: %+v", life, a)
+		}
+		c.stop()
+		if code := c.wait(t); code != 0 || strings.Contains(c.err.String(), "warning") {
+			t.Errorf("life %d: exit code %d, stderr %s", life, code, c.err.String())
+		}
+		drv.Release(stream)
+		land()
+	}
+	rcv.mu.Lock()
+	defer rcv.mu.Unlock()
+	// The last step is left to a life that does not come.
+	if len(rcv.traces) != steps-1 {
+		t.Errorf("%d traces of %d steps", len(rcv.traces), steps)
+	}
+	for id, n := range rcv.traces {
+		if n != 3 { // the step, its part on the host, its lane
+			t.Errorf("trace %s has %d spans, want 3", id, n)
+		}
+	}
+}
+
+// TestTwoSidecarsOfOneDirectory: the second says that it keeps no cursors, and works.
+func TestTwoSidecarsOfOneDirectory(t *testing.T) {
+	rings, state := privateDir(t), filepath.Join(t.TempDir(), "state")
+	args := []string{"sidecar", "--listen", "127.0.0.1:0", "--dir", rings, "--state-dir", state}
+	first := start(t, args...)
+	urlIn(t, &first.err)
+	second := start(t, args...)
+	url := urlIn(t, &second.err)
+	eventually(t, "the second is ready", func() bool { code, _, _ := fetch(t, "GET", url+"/readyz"); return code == 200 })
+	if !strings.Contains(second.err.String(), "another sidecar of "+rings) || strings.Contains(first.err.String(), "warning") {
+		t.Errorf("first:\n%s\nsecond:\n%s", first.err.String(), second.err.String())
+	}
+	for _, c := range []*command{first, second} {
+		c.stop()
+		if code := c.wait(t); code != 0 {
+			t.Errorf("exit code %d", code)
+		}
+	}
+	// Both are gone: the next one keeps them.
+	third := start(t, args...)
+	urlIn(t, &third.err)
+	third.stop()
+	if code := third.wait(t); code != 0 || strings.Contains(third.err.String(), "warning") {
+		t.Errorf("exit code %d, stderr %s", code, third.err.String())
+	}
+}

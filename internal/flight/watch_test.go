@@ -318,7 +318,9 @@ func TestDeath(t *testing.T) {
 			t.Errorf("%s is gone: %v", want, err)
 		}
 	}
-	eventually(t, "four records are told", func() bool { return len(g.log.lines(`msg="flight record of an engine that died".* flight_record=`+g.records)) == 4 })
+	eventually(t, "four records are told", func() bool {
+		return len(g.log.lines(`msg="flight record of an engine that died".* flight_record=`+g.records)) == 4
+	})
 	for _, id := range ids {
 		if n := len(pages(t, g.records, Reason(id+"-"+string(Died)))); n != 1 {
 			t.Errorf("run %s has %d records", id, n)
