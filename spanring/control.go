@@ -79,6 +79,9 @@ func WriteControl(ringPath string, c Control) (err error) {
 	if err != nil {
 		return fmt.Errorf("write control file for %s: %w", ringPath, bare(err))
 	}
+	if !ring.Mode().IsRegular() {
+		return fmt.Errorf("write control file for %s: %w: no regular file", ringPath, ErrNotRing)
+	}
 	b, err := json.Marshal(c)
 	if err != nil {
 		return fmt.Errorf("encode control request: %w", err)
