@@ -1,10 +1,15 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
+	"maps"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -13,6 +18,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -163,6 +169,31 @@ func (r *running) status(t *testing.T, field string) string {
 	return ""
 }
 
+// posts is an OTLP receiver over HTTP that keeps what it is sent as it came.
+type posts struct {
+	mu     sync.Mutex
+	bodies map[string][][]byte // by path
+}
+
+func (p *posts) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	b, err := io.ReadAll(r.Body)
+	if err != nil {
+		w.WriteHeader(http.StatusBadRequest)
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.bodies[r.URL.Path] = append(p.bodies[r.URL.Path], b)
+	w.Header().Set("Content-Type", "application/x-protobuf")
+}
+
+// of is all that came to path.
+func (p *posts) of(path string) []byte {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return bytes.Join(p.bodies[path], nil)
+}
+
 // TestPod runs TestOnNode in a mount namespace of its own.
 func TestPod(t *testing.T) {
 	if os.Getenv(noNamespacesEnv) != "" {
@@ -243,7 +274,7 @@ func TestOnNode(t *testing.T) {
 	}
 	env := []string{
 		"LANETRACE_DIR=" + podRings, "LANETRACE_GROUP=" + strconv.Itoa(sidecarUser), "LANETRACE_STATE_DIR=/var/lib/lanetrace",
-		"LANETRACE_LISTEN=127.0.0.1:0", "OTEL_EXPORTER_OTLP_ENDPOINT=",
+		"LANETRACE_LISTEN=127.0.0.1:0", "OTEL_EXPORTER_OTLP_ENDPOINT=", "OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf", "OTEL_METRIC_EXPORT_INTERVAL=500",
 	}
 	rings := filepath.Join(volume, "rings")
 	// What is run beside the sidecar, as with kubectl exec.
@@ -279,8 +310,11 @@ func TestOnNode(t *testing.T) {
 		t.Errorf("ring directory of %d:%d with mode %#o", st.Uid, st.Gid, st.Mode&0o7777)
 	}
 
-	receiver, otlpURL := serveReceiver(t)
-	sidecar := inSidecar("sidecar", "--otlp-endpoint", otlpURL, "--every", "1", "--budget", "0").start(t)
+	received := &posts{bodies: make(map[string][][]byte)}
+	srv := httptest.NewServer(received)
+	defer srv.Close()
+	otlpURL := srv.URL
+	sidecar := inSidecar("sidecar", "--otlp-endpoint", otlpURL, "--every", "1", "--budget", "0", "--keep", "/var/lib/lanetrace/keep").start(t)
 	url := urlIn(t, &sidecar.err)
 	addr := strings.TrimPrefix(url, "http://")
 	if code, _, _ := fetch(t, "GET", url+"/readyz"); code != 200 {
@@ -310,12 +344,12 @@ func TestOnNode(t *testing.T) {
 	}
 
 	// Two engines as root, each the first process of its namespace, with a secret
-	// among their arguments. Nothing of them can be seen from the sidecar but what
-	// they write.
-	const secret = "7771777177717771777"
+	// among their arguments and another in their environment. Nothing of them can be
+	// seen from the sidecar but what they write.
+	const secret, envSecret = "7771777177717771777", "hunter2-hunter2"
 	engine := container{
 		Root: filepath.Join(images, "engine"), Mounts: map[string]string{podRings: rings}, Privileged: true, Groups: []int{},
-		Args: []string{"/decode", "--backend", "sim", "--duration", "10m", "--no-verify", "--seed", secret}, Env: append(slices.Clone(env), "OTEL_SERVICE_NAME=pod"),
+		Args: []string{"/decode", "--backend", "sim", "--duration", "10m", "--no-verify", "--seed", secret}, Env: append(slices.Clone(env), "OTEL_SERVICE_NAME=pod", "API_KEY="+envSecret),
 	}
 	engines := []*running{engine.start(t), engine.start(t)}
 	landed := func() (n int) {
@@ -352,10 +386,8 @@ func TestOnNode(t *testing.T) {
 	if len(labels) != 2 {
 		t.Errorf("engines %v", labels)
 	}
-	eventually(t, "traces", func() bool {
-		receiver.mu.Lock()
-		defer receiver.mu.Unlock()
-		return len(receiver.traces) > 10
+	eventually(t, "traces and metrics", func() bool {
+		return bytes.Count(received.of("/v1/traces"), []byte("decode")) > 100 && bytes.Contains(received.of("/v1/metrics"), []byte("lanetrace.steps"))
 	})
 
 	// Asked for from the sidecar's container.
@@ -434,14 +466,43 @@ func TestOnNode(t *testing.T) {
 		t.Errorf("%d of %d bytes free", free, total)
 	}
 
-	// What was published has no arguments in it.
+	// Command lines and environments are published nowhere: neither by the engines,
+	// whose rings these are, nor by the sidecar.
 	_, _, metrics := fetch(t, "GET", url+"/metrics")
+	_, _, account := fetch(t, "GET", url+"/debug/account")
 	must(sidecar.cmd.Process.Signal(syscall.SIGTERM))
 	if code := sidecar.wait(t); code != 0 {
 		t.Errorf("the sidecar's exit code is %d\n%s", code, sidecar.err.String())
 	}
-	if strings.Contains(metrics+sidecar.err.String()+sidecar.out.String(), secret) {
-		t.Error("an argument of the engine is published")
+	published := map[string][]byte{
+		"/metrics": []byte(metrics), "account": []byte(account), "log": []byte(sidecar.err.String() + sidecar.out.String()),
+		"traces": received.of("/v1/traces"), "OTLP metrics": received.of("/v1/metrics"),
+	}
+	for _, dir := range []string{rings, state} {
+		must(filepath.WalkDir(dir, func(p string, e fs.DirEntry, err error) error {
+			if err == nil && e.Type().IsRegular() {
+				published[p], err = os.ReadFile(p)
+			}
+			return err
+		}))
+	}
+	if len(published) < 8 {
+		t.Errorf("published: %v", slices.Sorted(maps.Keys(published)))
+	}
+	for what, b := range published {
+		for _, s := range []string{secret, envSecret, "process.command", "process.executable.path", "--no-verify"} {
+			if bytes.Contains(b, []byte(s)) {
+				t.Errorf("%q is in %s", s, what)
+			}
+		}
+	}
+	// That would have found it: what may be published is there.
+	for _, what := range []string{"traces", "OTLP metrics"} {
+		for _, s := range []string{"process.executable.name", "process.pid", "decode", "service.name", "pod"} {
+			if !bytes.Contains(published[what], []byte(s)) {
+				t.Errorf("%q is not in %s", s, what)
+			}
+		}
 	}
 	// Nothing was written anywhere but where it may be.
 	for _, im := range []string{"sidecar", "engine"} {
