@@ -22,7 +22,8 @@ import (
 
 type demoCmd struct {
 	Listen listenAddr `help:"Where to serve /metrics (default ${default})." default:"127.0.0.1:9478" placeholder:"HOST:PORT"`
-	Dir    string     `help:"Ring directory to play in, made if missing (default: a fresh one in memory, removed at the end)." placeholder:"DIR"`
+	Dir    string     `help:"Ring directory to play in, made if missing (default, and always with --fault: a fresh one in memory, removed at the end)." placeholder:"DIR"`
+	faultFlags
 	webFlags
 	otlpFlags
 	selectFlags
@@ -36,6 +37,12 @@ const shmDir = "/dev/shm"
 // Run plays the embedded recording again and again until a signal comes or the
 // duration is over.
 func (c *demoCmd) Run(a *app) (err error) {
+	switch {
+	case c.FaultEngine != "":
+		return c.beFaultEngine(a, os.Stdin)
+	case c.Fault != "":
+		return c.show(a)
+	}
 	web, err := c.loadWeb()
 	if err != nil {
 		return err
@@ -117,24 +124,35 @@ func (a *app) demoDir(name string, f *recording.File) (spanring.Dir, func() erro
 		}
 		return d, func() error { return removeRings(d, before) }, nil
 	}
-	base := shmDir
 	// Each engine's ring, and those of its last two passes, are there at once.
-	need := 3 * int64(len(f.Runs())) * spanring.DefaultGeometry.FileBytes()
+	path, err := a.freshDir(3 * int64(len(f.Runs())) * spanring.DefaultGeometry.FileBytes())
+	if err != nil {
+		return d, nil, err
+	}
+	d.Path = path
+	return d, func() error { return removeAll(path) }, nil
+}
+
+// freshDir makes a directory for need bytes of rings.
+func (a *app) freshDir(need int64) (string, error) {
+	base := shmDir
 	if why := tooSmall(base, need); why != "" {
 		base = os.TempDir()
 		a.say("%s %s: the rings are made in %s", shmDir, why, base)
 	}
 	path, err := os.MkdirTemp(base, fmt.Sprintf("lanetrace-demo-%d-", os.Getuid()))
 	if err != nil {
-		return d, nil, fmt.Errorf("make ring directory: %w; give one with --dir", err)
+		return "", fmt.Errorf("make ring directory: %w; give one with --dir", err)
 	}
-	d.Path = path
-	return d, func() error {
-		if err := os.RemoveAll(path); err != nil {
-			return fmt.Errorf("remove ring directory: %w", err)
-		}
-		return nil
-	}, nil
+	return path, nil
+}
+
+// removeAll removes what a demo made for itself.
+func removeAll(path string) error {
+	if err := os.RemoveAll(path); err != nil {
+		return fmt.Errorf("remove ring directory: %w", err)
+	}
+	return nil
 }
 
 // tooSmall says what speaks against need bytes of rings in dir, "" for nothing.
