@@ -28,7 +28,10 @@ type Options struct {
 	// NewSelector makes the selector of one engine. Default NewLiveSelector(LiveOptions{}).
 	NewSelector func() Selector
 
-	// Rescan is how often the directory is looked at. Default 250 ms.
+	// Rescan is how often engines are looked at of which no file event tells, and the
+	// directory where there are no file events. With them the directory is looked at
+	// with each event and, should one be missing, after 20 times as long. Default
+	// 250 ms.
 	Rescan time.Duration
 	// GPUWait is how long an engine that has neither written an entry nor opened a
 	// GPU is waited for, because its label names the GPU. Default 60 s.
@@ -70,7 +73,12 @@ type Collector struct {
 	rings map[string]*ring // by path
 	overs int              // how many rings it was done with so far
 
-	listFails   bool // of the scanning goroutine, as are these
+	watchDir func() (*spanring.Watch, error) // the directory's; tests have others
+
+	watch       *spanring.Watch // nil for none; of the scanning goroutine, as are these
+	watchFails  bool
+	listNext    time.Time // when the directory is looked at without an event
+	listFailed  string    // why it cannot be listed
 	removeFails bool
 	swept       int // overs when the dead rings were removed last
 }
@@ -114,7 +122,7 @@ func New(o Options) (*Collector, error) {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
 	o.Processor.Logger = cmp.Or(o.Processor.Logger, o.Logger)
-	return &Collector{o: o, ins: o.Processor.Instruments, rings: make(map[string]*ring)}, nil
+	return &Collector{o: o, ins: o.Processor.Instruments, rings: make(map[string]*ring), watchDir: o.Dir.Watch}, nil
 }
 
 // Run attaches to every ring, also to those that appear later, and reads them
@@ -126,14 +134,19 @@ func (c *Collector) Run(ctx context.Context) error {
 	g.Go(func() error {
 		t := time.NewTicker(c.o.Rescan)
 		defer t.Stop()
-		for {
-			c.scan(ctx, g)
+		for list := true; ; {
+			c.scan(ctx, g, list)
 			select {
 			case <-ctx.Done():
 				// Engines that came since, and may be gone again.
-				c.scan(ctx, g)
-				return nil
+				c.scan(ctx, g, true)
+				return c.unwatch()
 			case <-t.C:
+				list = c.due()
+			case _, ok := <-c.events():
+				if list = true; !ok {
+					c.lostWatch()
+				}
 			}
 		}
 	})
@@ -157,26 +170,24 @@ func (c *Collector) Run(ctx context.Context) error {
 	return err
 }
 
-// scan looks at the directory once.
-func (c *Collector) scan(ctx context.Context, g *errgroup.Group) {
-	paths, err := c.o.Dir.List()
-	if (err != nil) != c.listFails {
-		c.listFails = err != nil
-		if err != nil {
-			c.o.Logger.Warn("ring directory cannot be listed", "reason", err.Error())
-		}
+// scan looks at the engines and, if list says so, at the directory.
+func (c *Collector) scan(ctx context.Context, g *errgroup.Group, list bool) {
+	var paths []string
+	if list {
+		paths, list = c.list()
 	}
 	now := time.Now()
 	c.mu.Lock()
-	if err == nil {
+	if list {
 		c.look(paths, now)
 	}
+	c.forgetOld(now)
 	attached := c.ready(now)
 	for _, r := range attached {
 		c.attach(r)
 	}
 	var over map[string]bool
-	if err == nil && c.o.RemoveDead && c.overs != c.swept {
+	if c.o.RemoveDead && c.overs != c.swept {
 		c.swept, over = c.overs, c.over()
 	}
 	c.mu.Unlock()
@@ -216,7 +227,7 @@ func (c *Collector) removeDead(over map[string]bool) {
 	}
 }
 
-// look opens new rings and forgets old ones.
+// look opens new rings.
 func (c *Collector) look(paths []string, now time.Time) {
 	there := make(map[string]bool, len(paths))
 	for _, p := range paths {
@@ -226,11 +237,17 @@ func (c *Collector) look(paths []string, now time.Time) {
 		}
 	}
 	for p, r := range c.rings {
-		if r.ended && !r.gone && now.Sub(r.endedAt) >= c.o.Linger {
-			c.forget(r)
-		}
 		if !there[p] && (r.refused || r.gone) {
 			delete(c.rings, p)
+		}
+	}
+}
+
+// forgetOld forgets engines that have lingered.
+func (c *Collector) forgetOld(now time.Time) {
+	for _, r := range c.rings {
+		if r.ended && !r.gone && now.Sub(r.endedAt) >= c.o.Linger {
+			c.forget(r)
 		}
 	}
 }
