@@ -1,0 +1,163 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/grafana/grafana-foundation-sdk/go/bargauge"
+	"github.com/grafana/grafana-foundation-sdk/go/cog"
+	"github.com/grafana/grafana-foundation-sdk/go/cog/variants"
+	"github.com/grafana/grafana-foundation-sdk/go/common"
+	"github.com/grafana/grafana-foundation-sdk/go/dashboard"
+	"github.com/grafana/grafana-foundation-sdk/go/heatmap"
+	"github.com/grafana/grafana-foundation-sdk/go/prometheus"
+	"github.com/grafana/grafana-foundation-sdk/go/stat"
+	"github.com/grafana/grafana-foundation-sdk/go/table"
+	"github.com/grafana/grafana-foundation-sdk/go/timeseries"
+)
+
+// kind is how a panel draws.
+type kind int
+
+const (
+	lines kind = iota // over time
+	areas             // over time, stacked
+	heat              // a histogram's buckets over time
+	value             // one number now
+	bars              // one bar for each series now
+	rows              // a table of series now
+)
+
+// target is one query of a panel.
+type target struct {
+	expr   string
+	legend string
+	// exemplar asks for the exemplars of a histogram: the traces behind it.
+	exemplar bool
+}
+
+// panel is one panel of a board.
+type panel struct {
+	title string
+	desc  string
+	kind  kind
+	unit  string
+	width uint32 // of 24 columns; 0 is 12
+	// red turns a value red that is not 0.
+	red     bool
+	targets []target
+}
+
+// section is a row of a board and the panels under it.
+type section struct {
+	title  string
+	panels []panel
+}
+
+// refID is the name of query i of a panel.
+func refID(i int) string { return string(rune('A' + i)) }
+
+func (t target) query(i int, k kind) cog.Builder[variants.Dataquery] {
+	q := prometheus.NewDataqueryBuilder().Expr(t.expr).RefId(refID(i)).LegendFormat(t.legend).
+		EditorMode(prometheus.QueryEditorModeCode).Datasource(source())
+	if t.exemplar {
+		q.Exemplar(true)
+	}
+	switch k {
+	case heat:
+		q.Format(prometheus.PromQueryFormatHeatmap).Range()
+	case rows:
+		q.Format(prometheus.PromQueryFormatTable).Instant()
+	case bars:
+		q.Format(prometheus.PromQueryFormatTimeSeries).Instant()
+	default:
+		q.Format(prometheus.PromQueryFormatTimeSeries).Range()
+	}
+	return q
+}
+
+// source is the data source that the board's first variable chooses.
+func source() common.DataSourceRef {
+	return common.DataSourceRef{Type: cog.ToPtr("prometheus"), Uid: cog.ToPtr("${datasource}")}
+}
+
+func (p *panel) thresholds() cog.Builder[dashboard.ThresholdsConfig] {
+	steps := []dashboard.Threshold{{Color: "green"}}
+	if p.red {
+		steps = append(steps, dashboard.Threshold{Color: "red", Value: cog.ToPtr(1e-9)})
+	}
+	return dashboard.NewThresholdsConfigBuilder().Mode(dashboard.ThresholdsModeAbsolute).Steps(steps)
+}
+
+// build makes the SDK's panel of p.
+func (p *panel) build(id uint32) (cog.Builder[dashboard.Panel], error) {
+	if p.title == "" || p.desc == "" || p.unit == "" || len(p.targets) == 0 {
+		return nil, fmt.Errorf("panel %q lacks a title, a description, a unit or a query", p.title)
+	}
+	w, h := p.width, uint32(8)
+	if w == 0 {
+		w = 12
+	}
+	qs := make([]cog.Builder[variants.Dataquery], len(p.targets))
+	for i, t := range p.targets {
+		qs[i] = t.query(i, p.kind)
+	}
+	last := common.NewReduceDataOptionsBuilder().Calcs([]string{"lastNotNull"})
+	switch p.kind {
+	case heat:
+		return heatmap.NewPanelBuilder().Id(id).Title(p.title).Description(p.desc).Datasource(source()).Height(h).Span(w).Targets(qs).
+			Calculate(false).ShowLegend().CellGap(1).
+			YAxis(heatmap.NewYAxisConfigBuilder().Unit(p.unit)).Unit("short").
+			Color(heatmap.NewHeatmapColorOptionsBuilder().Mode(heatmap.HeatmapColorModeScheme).Scheme("Oranges").Fill("dark-orange").
+				Scale(heatmap.HeatmapColorScaleExponential).Exponent(0.5).Steps(64).Reverse(false)), nil
+	case value:
+		return stat.NewPanelBuilder().Id(id).Title(p.title).Description(p.desc).Datasource(source()).Height(4).Span(w).Targets(qs).
+			Unit(p.unit).ReduceOptions(last).GraphMode(common.BigValueGraphModeArea).ColorMode(common.BigValueColorModeValue).
+			TextMode(common.BigValueTextModeAuto).Orientation(common.VizOrientationAuto).Thresholds(p.thresholds()), nil
+	case bars:
+		return bargauge.NewPanelBuilder().Id(id).Title(p.title).Description(p.desc).Datasource(source()).Height(h).Span(w).Targets(qs).
+			Unit(p.unit).ReduceOptions(last).Orientation(common.VizOrientationHorizontal).DisplayMode(common.BarGaugeDisplayModeBasic).
+			Min(0).Thresholds(p.thresholds()), nil
+	case rows:
+		return table.NewPanelBuilder().Id(id).Title(p.title).Description(p.desc).Datasource(source()).Height(h).Span(w).Targets(qs).
+			Unit(p.unit).Filterable(true).
+			Footer(common.NewTableFooterOptionsBuilder().Show(false).Reducer([]string{"sum"})), nil
+	}
+	b := timeseries.NewPanelBuilder().Id(id).Title(p.title).Description(p.desc).Datasource(source()).Height(h).Span(w).Targets(qs).
+		Unit(p.unit).AxisSoftMin(0).LineWidth(1).ShowPoints(common.VisibilityModeNever).Thresholds(p.thresholds()).
+		Tooltip(common.NewVizTooltipOptionsBuilder().Mode(common.TooltipDisplayModeMulti).Sort(common.SortOrderDescending)).
+		Legend(common.NewVizLegendOptionsBuilder().DisplayMode(common.LegendDisplayModeList).Placement(common.LegendPlacementBottom).ShowLegend(true))
+	if p.kind == areas {
+		b.FillOpacity(40).Stacking(common.NewStackingConfigBuilder().Mode(common.StackingModeNormal))
+	}
+	return b, nil
+}
+
+// sel is a selector of series that belong to engines: what the variables choose,
+// and more.
+func sel(metric string, more ...string) string {
+	return metric + "{" + strings.Join(append([]string{`job=~"$job"`, `instance=~"$instance"`, `engine=~"$engine"`}, more...), ",") + "}"
+}
+
+// own is a selector of series that are a sidecar's own.
+func own(metric string, more ...string) string {
+	return metric + "{" + strings.Join(append([]string{`job=~"$job"`, `instance=~"$instance"`}, more...), ",") + "}"
+}
+
+// rate is how fast a counter grows.
+func rate(selector string) string { return "rate(" + selector + "[$__rate_interval])" }
+
+// sumRate is the sum of how fast counters grow, by labels.
+func sumRate(by, selector string) string {
+	return "sum by (" + by + ") (" + rate(selector) + ")"
+}
+
+// quantile is a quantile of a histogram whose name has no suffix, by labels.
+func quantile(q, by, metric string, more ...string) string {
+	return "histogram_quantile(" + q + ", " + sumRate(by+", le", sel(metric+"_bucket", more...)) + ")"
+}
+
+// mean is what a histogram's values are on average, by labels.
+func mean(by, metric string, more ...string) string {
+	return sumRate(by, sel(metric+"_sum", more...)) + " / " + sumRate(by, sel(metric+"_count", more...))
+}
