@@ -1,6 +1,7 @@
 package otlp
 
 import (
+	"bytes"
 	"sync"
 
 	"github.com/lanetrace/lanetrace/collector"
@@ -45,6 +46,10 @@ const (
 	// freeBytes is how much emptied memory is kept for reuse.
 	freeBytes = 1 << 20
 	newBytes  = 8 << 10
+	// roomyBytes is how much may wait in buffers as they come: most hold far less
+	// than they have room for. What waits beyond it, as during an outage, is moved
+	// to memory of its own length.
+	roomyBytes = 256 << 10
 )
 
 func newQueue(limit int) *queue { return &queue{limit: limit, items: make([]item, 64)} }
@@ -93,6 +98,11 @@ func (q *queue) push(it item) bool {
 			return false
 		}
 		q.drop(old, collector.DropQueueFull)
+	}
+	if q.bytes > roomyBytes && 2*len(it.buf) < cap(it.buf) {
+		own := bytes.Clone(it.buf)
+		q.give(it.buf)
+		it.buf = own
 	}
 	if q.n == len(q.items) {
 		grown := make([]item, 2*q.n)

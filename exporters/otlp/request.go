@@ -12,6 +12,7 @@ func (x *Exporter) ExportRequest(r *collector.Request) {
 	if len(b) > st.enc.maxBytes {
 		x.q.unused(b)
 		r.Engine.Ledger().Drop(collector.DropOversize, 1)
+		x.stats.oversize.Add(1)
 		return
 	}
 	if x.q.push(item{chunk: chunk{buf: b, units: 1, spans: 1}, eng: st}) {
