@@ -216,6 +216,19 @@ func TestStepsThatDoNotCloseByThemselves(t *testing.T) {
 			ledger: SidecarCounts{Received: 1},
 		},
 		{
+			name:   "all but the attributes are lost: nothing says when the step was",
+			es:     []wordser{&spanring.StepAttrs{Step: 1, BatchSize: 4}, begin(2, 200), end(2, 200, 300, 0)},
+			then:   func(p *Processor, src *memSource) { p.Finish() },
+			want:   []brief{{Number: 2, Start: 200, End: 300, Units: 1}},
+			ledger: SidecarCounts{Received: 1},
+		},
+		{
+			name: "all but a launch diff is lost",
+			es:   []wordser{&spanring.LaunchDiff{Step: 1, MonoNS: 150, Before: 2, After: 3, Inserted: 1}},
+			then: func(p *Processor, src *memSource) { p.Finish() },
+			want: []brief{{Number: 1, Start: 150, End: 150, Incomplete: IncompleteDetach}},
+		},
+		{
 			name: "the parent is lost",
 			es:   []wordser{begin(1, 100), kernel(1, 2, 1, 9, 2, 210, 4000), end(1, 100, 300, 2)},
 			then: func(p *Processor, src *memSource) { src.done = true; p.Poll() },

@@ -20,7 +20,7 @@ type ProcessorOptions struct {
 	Selector Selector
 	// Exporter takes selected steps. Default none: every step is not selected.
 	Exporter Exporter
-	// Observers see every closed step.
+	// Observers see every closed step of which anything came that has a time.
 	Observers []Observer
 	// Taps see every entry.
 	Taps []Tap
@@ -279,6 +279,10 @@ func (p *Processor) countClosed() {
 // they closed, and reuses them.
 func (p *Processor) handOver() {
 	for _, s := range p.asm.ready {
+		if !s.placed() {
+			p.asm.requests.closed(s, false)
+			continue
+		}
 		for _, ob := range p.o.Observers {
 			ob.ObserveStep(s)
 		}

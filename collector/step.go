@@ -150,7 +150,17 @@ func (s *Step) Bounds() (startMonoNS, endMonoNS int64) {
 	for i := range s.Failed {
 		add(s.Failed[i].EnqueueMonoNS, s.Failed[i].EnqueueMonoNS)
 	}
+	for i := range s.LaunchDiffs {
+		add(s.LaunchDiffs[i].MonoNS, s.LaunchDiffs[i].MonoNS)
+	}
 	return startMonoNS, endMonoNS
+}
+
+// placed reports whether anything says when the step was. Where begin and end were
+// lost, what is left of a step may be attributes and links alone; they are no unit
+// of the account.
+func (s *Step) placed() bool {
+	return s.HasBegin || s.HasEnd || len(s.Spans) > 0 || len(s.Failed) > 0 || len(s.LaunchDiffs) > 0
 }
 
 // UnixNS places a CLOCK_MONOTONIC time on the wall clock, both in ns.
