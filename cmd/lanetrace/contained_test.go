@@ -203,6 +203,15 @@ func TestPod(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Fatalf("NOT TESTED: containers take root to make; %s=1 leaves this test out", noNamespacesEnv)
 	}
+	manifest, err := os.ReadFile("../../examples/deploy/kubernetes/model-server.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range []string{"mountPath: " + podRings, "sizeLimit: 64Mi", "args: [mkdir]", fmt.Sprintf("runAsUser: %d", sidecarUser), fmt.Sprintf("fsGroup: %d", sidecarUser), "mountPath: /var/lib/lanetrace"} {
+		if !bytes.Contains(manifest, []byte(s)) {
+			t.Errorf("the manifest is another pod's: no %q", s)
+		}
+	}
 	images := t.TempDir()
 	for name, pkg := range map[string]string{"sidecar/lanetrace": ".", "engine/decode": "../../examples/decode"} {
 		p := filepath.Join(images, name)
@@ -343,7 +352,7 @@ func TestOnNode(t *testing.T) {
 		}
 	}
 
-	// Two engines as root, each the first process of its namespace, with a secret
+	// Two engines, one root and one a user of the group, each the first process of its namespace, with a secret
 	// among their arguments and another in their environment. Nothing of them can be
 	// seen from the sidecar but what they write.
 	const secret, envSecret = "7771777177717771777", "hunter2-hunter2"
@@ -351,7 +360,9 @@ func TestOnNode(t *testing.T) {
 		Root: filepath.Join(images, "engine"), Mounts: map[string]string{podRings: rings}, Privileged: true, Groups: []int{},
 		Args: []string{"/decode", "--backend", "sim", "--duration", "10m", "--no-verify", "--seed", secret}, Env: append(slices.Clone(env), "OTEL_SERVICE_NAME=pod", "API_KEY="+envSecret),
 	}
-	engines := []*running{engine.start(t), engine.start(t)}
+	user := engine
+	user.User, user.Groups, user.Privileged = 1000, []int{sidecarUser}, false
+	engines := []*running{engine.start(t), user.start(t)}
 	landed := func() (n int) {
 		for _, a := range accountsOf(t, url) {
 			if a.State == "live" && a.Producer.Landed > 0 && a.Sidecar.Received > 0 {
@@ -361,9 +372,9 @@ func TestOnNode(t *testing.T) {
 		return n
 	}
 	eventually(t, "steps of both engines", func() bool { return landed() == 2 })
-	for i, e := range engines {
-		if s := e.status(t, "NSpid"); !strings.HasSuffix(s, " 1") || e.status(t, "Uid") != "0 0 0 0" {
-			t.Errorf("engine %d: processes %s, users %s", i, s, e.status(t, "Uid"))
+	for i, want := range []string{"0 0 0 0", "1000 1000 1000 1000"} {
+		if s, uid := engines[i].status(t, "NSpid"), engines[i].status(t, "Uid"); !strings.HasSuffix(s, " 1") || uid != want {
+			t.Errorf("engine %d: processes %s, user %s", i, s, uid)
 		}
 	}
 	for _, kind := range []string{"pid", "mnt", "ipc"} {
