@@ -7,14 +7,19 @@ import (
 	"github.com/lanetrace/lanetrace/spanring"
 )
 
-// aliveEvery is how often a ring's lock is asked for: a death is seen well within
-// a second, and asking costs a system call.
-const aliveEvery = 250 * time.Millisecond
+// aliveEvery is how often a ring's lock is asked for while entries come, and aliveIdle
+// while none do: a death is seen well within a second, and asking costs a system call.
+const (
+	aliveEvery = 250 * time.Millisecond
+	aliveIdle  = 50 * time.Millisecond
+)
 
 // ringSource is a live ring on this host.
 type ringSource struct {
 	*spanring.Reader
 	nextAliveNS int64
+	askedNS     int64 // when the lock was asked for last
+	idle        bool  // the last Poll found nothing
 	alive       atomic.Bool
 	wallNS      atomic.Int64 // the offset that WallOffsetNS told last
 }
@@ -32,7 +37,11 @@ func NewRingSource(r *spanring.Reader) Source {
 // read, so that what it wrote last is read before it counts as done.
 func (s *ringSource) Poll(dst []spanring.Entry) (n int, done bool, err error) {
 	now := spanring.MonoNS()
+	if s.idle {
+		s.nextAliveNS = min(s.nextAliveNS, s.askedNS+int64(aliveIdle))
+	}
 	if s.alive.Load() && now >= s.nextAliveNS {
+		s.askedNS = now
 		s.nextAliveNS = now + int64(aliveEvery)
 		alive, err := s.stillAlive()
 		if err != nil {
@@ -45,6 +54,7 @@ func (s *ringSource) Poll(dst []spanring.Entry) (n int, done bool, err error) {
 	}
 	dead := !s.alive.Load()
 	n, err = s.Reader.Poll(dst, now)
+	s.idle = n == 0
 	if err != nil {
 		return n, true, err
 	}
