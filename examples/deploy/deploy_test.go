@@ -165,8 +165,13 @@ func TestDockerfile(t *testing.T) {
 			t.Errorf("%s %s: %v", k, last[k], err)
 		}
 	}
-	if len(copied) != 2 || !strings.HasPrefix(copied[0], "--from=build /etc/ssl/") || copied[1] != "--from=build /out/lanetrace /usr/local/bin/lanetrace" {
-		t.Errorf("copied: %q", copied)
+	wantCopied := []string{
+		"--from=build /etc/ssl/certs/ca-certificates.crt /etc/ssl/certs/ca-certificates.crt",
+		"--from=build /out/lanetrace /usr/local/bin/lanetrace",
+		"--from=build --chown=65532:65532 /out/state /var/lib/lanetrace",
+	}
+	if d := cmp.Diff(wantCopied, copied); d != "" {
+		t.Errorf("copied (-want +got):\n%s", d)
 	}
 
 	// Nothing but the binary is needed to run it.
