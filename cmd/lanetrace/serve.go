@@ -169,7 +169,7 @@ func (a *app) otlpText(e endpoint) string {
 		what = "metrics"
 	default:
 		switch {
-		case a.getenv("OTEL_SDK_DISABLED") == "true":
+		case otlp.Disabled(a.getenv):
 			return "off: OTEL_SDK_DISABLED is true"
 		case e != "" || a.getenv("OTEL_EXPORTER_OTLP_ENDPOINT") != "":
 			return "off: OTEL_TRACES_EXPORTER and OTEL_METRICS_EXPORTER are none"

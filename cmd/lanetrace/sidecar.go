@@ -54,7 +54,7 @@ func (c *sidecarCmd) Run(a *app) error {
 	a.say("serving %s/metrics", s.url())
 	a.say("OTLP is %s", a.otlpText(c.OTLPEndpoint))
 	if keep != nil {
-		a.say("recordings are kept in %s", c.Keep)
+		a.say("recordings go to %s", c.Keep)
 	}
 	if err = a.awaitDir(ctx, dir); err == nil && ctx.Err() == nil {
 		err = s.read(ctx, dir, c.selection(c.arms(a)), nil)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"strings"
 	"time"
 
 	"go.opentelemetry.io/otel/exporters/otlp/otlptrace"
@@ -48,7 +49,7 @@ type Getenv func(string) string
 // variables. OTEL_SDK_DISABLED=true turns both off, OTEL_TRACES_EXPORTER=none and
 // OTEL_METRICS_EXPORTER=none one of them.
 func Configured(endpoint string, getenv Getenv) (traces, metrics bool) {
-	if getenv("OTEL_SDK_DISABLED") == "true" {
+	if Disabled(getenv) {
 		return false, false
 	}
 	any := endpoint != "" || getenv("OTEL_EXPORTER_OTLP_ENDPOINT") != ""
@@ -56,6 +57,9 @@ func Configured(endpoint string, getenv Getenv) (traces, metrics bool) {
 	metrics = (any || getenv("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT") != "") && getenv("OTEL_METRICS_EXPORTER") != "none"
 	return traces, metrics
 }
+
+// Disabled reports whether OTEL_SDK_DISABLED is true, in letters of any case.
+func Disabled(getenv Getenv) bool { return strings.EqualFold(getenv("OTEL_SDK_DISABLED"), "true") }
 
 // checkEndpoint refuses what would otherwise be taken for some other address.
 func checkEndpoint(endpoint string) error {

@@ -685,6 +685,8 @@ func TestConfigured(t *testing.T) {
 		{"http://h:1", "OTEL_TRACES_EXPORTER=none", false, true},
 		{"http://h:1", "OTEL_METRICS_EXPORTER=none", true, false},
 		{"http://h:1", "OTEL_SDK_DISABLED=true", false, false},
+		{"http://h:1", "OTEL_SDK_DISABLED=True", false, false},
+		{"http://h:1", "OTEL_SDK_DISABLED=1", true, true},
 	} {
 		k, v, _ := strings.Cut(tt.env, "=")
 		tr, me := Configured(tt.endpoint, func(n string) string {
