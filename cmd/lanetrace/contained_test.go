@@ -462,6 +462,37 @@ func TestOnNode(t *testing.T) {
 		}
 	}
 
+	// Its flight record is on the volume for state, and can be read from beside.
+	var page string
+	eventually(t, "a flight record", func() bool {
+		pages, err := filepath.Glob(filepath.Join(state, "flight", "*.txt"))
+		if err != nil || len(pages) == 0 {
+			return false
+		}
+		page = pages[0]
+		return true
+	})
+	if b, err := os.ReadFile(page); err != nil || !bytes.Contains(b, []byte("pod-")) || !bytes.Contains(b, []byte("decode")) {
+		t.Errorf("flight record: %v\n%s", err, b)
+	}
+	recs, err := filepath.Glob(filepath.Join(state, "flight", "*.ltrec"))
+	if err != nil || len(recs) == 0 {
+		t.Errorf("recordings of flight records: %v, %v", recs, err)
+	} else if text := says(0, "report", filepath.Join("/var/lib/lanetrace/flight", filepath.Base(recs[0]))); !strings.Contains(text, "decode") {
+		t.Errorf("report of the record:\n%s", text)
+	}
+
+	// All die at once: the sidecar, a member of the group, leaves the newest two.
+	more := []*running{user.start(t), engine.start(t)}
+	eventually(t, "more engines", func() bool { return landed() == 3 })
+	for _, e := range append(more, engines[1]) {
+		must(e.cmd.Process.Kill())
+	}
+	eventually(t, "old rings removed", func() bool {
+		l, err := spanring.Dir{Path: rings, Group: sidecarUser}.List()
+		return err == nil && len(l) == 2
+	})
+
 	// Others get nowhere: not even at the directory's names.
 	stranger := inSidecar("doctor")
 	stranger.User, stranger.Groups = 65531, []int{}
