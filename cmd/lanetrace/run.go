@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"crypto/rand"
+	"debug/elf"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -198,9 +199,34 @@ func (c *runCmd) findAgent() (string, error) {
 		if strings.ContainsAny(p, ": ") {
 			return "", fmt.Errorf("agent library %q: a path with a blank or a colon cannot be preloaded", p)
 		}
+		if err := loadable(p); err != nil {
+			return "", fmt.Errorf("agent library %s: %w", p, err)
+		}
 		return p, nil
 	}
 	return "", fmt.Errorf("no agent library at %s (make agent builds it, --agent names it)", strings.Join(tries, " or "))
+}
+
+// loadable refuses a file that is no shared library of this machine's kind: the
+// loader would say so again in each process that the program starts.
+func loadable(path string) error {
+	f, err := elf.Open(path)
+	if err != nil {
+		return errors.New("not a shared library")
+	}
+	defer f.Close() //nolint:errcheck // read only
+	if f.Type != elf.ET_DYN {
+		return errors.New("not a shared library")
+	}
+	own, err := elf.Open("/proc/self/exe")
+	if err != nil {
+		return nil // not to be told, so left to the loader
+	}
+	defer own.Close() //nolint:errcheck // read only
+	if f.Machine != own.Machine {
+		return fmt.Errorf("made for %v, this is %v", f.Machine, own.Machine)
+	}
+	return nil
 }
 
 func absolute(path string) string {

@@ -2,6 +2,8 @@ package main
 
 import (
 	"bytes"
+	"debug/elf"
+	"encoding/binary"
 	"fmt"
 	"os"
 	"os/exec"
@@ -75,17 +77,44 @@ func exitsWith(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
+// elfMachine is this machine's, as the test binary names it.
+func elfMachine(t *testing.T) elf.Machine {
+	t.Helper()
+	f, err := elf.Open("/proc/self/exe")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close() //nolint:errcheck // read only
+	return f.Machine
+}
+
+// elfHeader is a file of that type with nothing in it.
+func elfHeader(of elf.Type, machine elf.Machine) []byte {
+	h := elf.Header64{
+		Ident: [elf.EI_NIDENT]byte{0x7f, 'E', 'L', 'F', byte(elf.ELFCLASS64), byte(elf.ELFDATA2LSB), byte(elf.EV_CURRENT)},
+		Type:  uint16(of), Machine: uint16(machine), Version: uint32(elf.EV_CURRENT), Ehsize: 64, Phentsize: 56, Shentsize: 64,
+	}
+	b, _ := binary.Append(nil, binary.LittleEndian, &h) // of fixed size
+	return b
+}
+
 // TestRunEnvironment: what the program has in its environment, and what is said
 // about it.
 func TestRunEnvironment(t *testing.T) {
 	dir := t.TempDir()
 	lib := filepath.Join(dir, agentName)
 	blank := filepath.Join(dir, "a b", agentName)
-	for _, p := range []string{lib, blank} {
+	text := filepath.Join(dir, "text", agentName)
+	foreign := filepath.Join(dir, "foreign", agentName)
+	program := filepath.Join(dir, "program", agentName)
+	for p, b := range map[string][]byte{
+		lib: elfHeader(elf.ET_DYN, elfMachine(t)), blank: elfHeader(elf.ET_DYN, elfMachine(t)), text: []byte("no library"),
+		foreign: elfHeader(elf.ET_DYN, elf.EM_S390), program: elfHeader(elf.ET_EXEC, elfMachine(t)),
+	} {
 		if err := os.MkdirAll(filepath.Dir(p), 0o700); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.WriteFile(p, nil, 0o600); err != nil {
+		if err := os.WriteFile(p, b, 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -109,6 +138,9 @@ func TestRunEnvironment(t *testing.T) {
 			"lanetrace: warning: NVTX_INJECTION64_PATH names /y/nsys.so: NVTX ranges go there, and steps cannot be told by them\n",
 		},
 		{"missing", runCmd{Agent: "/nowhere/x.so"}, nil, nil, "lanetrace: warning: no agent library at /nowhere/x.so (make agent builds it, --agent names it); the program runs without it\n"},
+		{"text", runCmd{Agent: text}, nil, nil, fmt.Sprintf("lanetrace: warning: agent library %s: not a shared library; the program runs without it\n", text)},
+		{"program", runCmd{Agent: program}, nil, nil, fmt.Sprintf("lanetrace: warning: agent library %s: not a shared library; the program runs without it\n", program)},
+		{"another machine's", runCmd{Agent: foreign}, nil, nil, fmt.Sprintf("lanetrace: warning: agent library %s: made for EM_S390, this is %v; the program runs without it\n", foreign, elfMachine(t))},
 		{"blank", runCmd{Agent: blank}, nil, nil, fmt.Sprintf("lanetrace: warning: agent library %q: a path with a blank or a colon cannot be preloaded; the program runs without it\n", blank)},
 	} {
 		t.Run(c.name, func(t *testing.T) {
