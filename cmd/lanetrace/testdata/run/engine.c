@@ -7,6 +7,7 @@
 //	engine STEPS wait     then waits for a signal; says which, ends with 3
 //	engine STEPS kill     then kills itself with SIGKILL
 //	engine STEPS spawn    then runs "engine STEPS" as a program of its own
+//	engine STEPS fork     does so twice, first in a child of fork, then itself
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -16,6 +17,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -54,6 +56,12 @@ int main(int argc, char **argv) {
   sigaddset(&all, SIGUSR1);
   if (strcmp(then, "wait") == 0)
     sigprocmask(SIG_BLOCK, &all, NULL);
+  if (strcmp(then, "fork") == 0) {
+    pid_t child = fork();
+    int status;
+    if (child < 0 || (child > 0 && (waitpid(child, &status, 0) != child || status != 0)))
+      return 1;
+  }
 
   driver = dlopen("libcuda.so.1", RTLD_NOW);
   if (driver == NULL) {
