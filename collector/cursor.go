@@ -86,7 +86,12 @@ func (a *assembler) unread(batch []spanring.Entry) []spanring.Entry {
 			continue
 		}
 		switch e.Words.Kind() {
-		case spanring.KindLane, spanring.KindKernel, spanring.KindGraph, spanring.KindStepBegin, spanring.KindRequestEnd:
+		case spanring.KindRequestEnd:
+			if r, err := e.Words.RequestEnd(); err == nil && r.Sampled() {
+				a.requests.wasOver(&r)
+			}
+			spans++
+		case spanring.KindLane, spanring.KindKernel, spanring.KindGraph, spanring.KindStepBegin:
 			spans++
 		}
 	}

@@ -1,6 +1,8 @@
 package collector
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -10,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
 
 	"github.com/lanetrace/lanetrace/spanring"
 )
@@ -346,6 +349,144 @@ func FuzzCursor(f *testing.F) {
 		}
 		if l := p.Engine().Ledger().Counts(); l.Pending != 0 {
 			t.Errorf("pending %+v", l)
+		}
+	})
+}
+
+// TestRestartWithRequests: a request that ended before the restart is told once, and
+// nobody waits for its steps afterwards; one that had not is told by the second life.
+func TestRestartWithRequests(t *testing.T) {
+	d := ringDir(t)
+	w := newRing(t, d, spanring.Info{Service: "s"})
+	k, err := NewCursors(t.TempDir(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lives := func() []requestBrief {
+		x := &keepRequests{keep: keep{settle: true}}
+		c, stop := start(t, Options{
+			Dir: d, Cursors: k, NewSelector: func() Selector { return SelectAll{} }, Processor: ProcessorOptions{Exporter: x},
+		})
+		eventually(t, "everything is read", func() bool {
+			as := c.Accounts()
+			return len(as) == 1 && as[0].Reader.Published == w.Published() && as[0].Reader.Pending == 0
+		})
+		eventually(t, "requests are known", func() bool { return c.Engines()[0].Requests().Open <= 2 })
+		stop()
+		if u := c.Accounts()[0]; len(u.Unbalanced()) > 0 || u.Sidecar.Pending != 0 {
+			t.Errorf("account %+v", u)
+		}
+		if n := c.Engines()[0].Requests().Open; n != 0 {
+			t.Errorf("%d requests are open after the end", n)
+		}
+		return briefRequests(x.requests)
+	}
+	write(w, begin(1, 10), link(1, 7), link(1, 8), requestEnd(7, 5, 20))
+	if diff := cmp.Diff([]requestBrief{{Request: 7, Begin: 5, End: 20, Open: 1}}, lives()); diff != "" {
+		t.Errorf("the first life's (-want +got):\n%s", diff)
+	}
+	write(w, linkedEnd(1, 10, 30, 0, 2), requestEnd(8, 5, 40))
+	if diff := cmp.Diff([]requestBrief{{Request: 8, Begin: 5, End: 40, Steps: 1, Exported: []uint64{1}, ExportedCount: 1}}, lives()); diff != "" {
+		t.Errorf("the second life's (-want +got):\n%s", diff)
+	}
+}
+
+// TestAnyRestarts: whatever steps an engine interleaves and whenever the sidecar is
+// restarted, all lives together export each step once and whole, and count each lane
+// once.
+func TestAnyRestarts(t *testing.T) {
+	stopped, stop := context.WithCancel(context.Background())
+	stop() // a life reads what is there
+	rapid.Check(t, func(t *rapid.T) {
+		w, err := spanring.NewHeap(spanring.Options{Geometry: smallRing})
+		if err != nil {
+			t.Fatal(err)
+		}
+		name := w.Name(spanring.NameLane, "decode")
+		var cursor *Cursor
+		var got, want []string
+		lanes, counted := 0, uint64(0)
+		live := func() {
+			o := spanring.ReaderOptions{}
+			if cursor != nil {
+				o.FromSeq = cursor.From
+				if err := cursor.check(w.Published()); err != nil {
+					t.Fatal(err)
+				}
+			}
+			r, err := spanring.NewHeapReader(w, o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			x := &stepExporter{}
+			p, err := NewProcessor(NewRingSource(r), ProcessorOptions{
+				Selector: SelectAll{}, Exporter: x, Resume: cursor, SaveCursor: func(c Cursor) { cursor = &c },
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := errors.Join(p.Run(stopped), p.Close()); err != nil {
+				t.Fatal(err)
+			}
+			a := p.Engine().Account()
+			if u := a.Unbalanced(); len(u) > 0 || a.Sidecar.Pending != 0 || a.Reader.Lost != 0 {
+				t.Fatalf("account %+v, unbalanced %v", a, u)
+			}
+			got = append(got, x.got...)
+			for _, l := range p.Engine().sum.lanes {
+				counted += l.duration[0].count
+			}
+		}
+		type open struct {
+			number     uint64
+			left, has  int
+			ended      bool
+			lanesTotal uint32
+		}
+		var steps []*open
+		last := uint64(0)
+		act := func(s *open, end bool) {
+			switch {
+			case end && !s.ended:
+				s.ended = true
+				write(w, &spanring.StepEnd{Step: s.number, BeginNS: 10, MonoNS: 20, Opened: s.lanesTotal})
+			case s.left > 0:
+				s.left--
+				s.has++
+				lanes++
+				write(w, lane(s.number, uint32(s.has), name, 10, 5))
+			}
+			if s.ended && s.left == 0 {
+				want = append(want, fmt.Sprintf("%d:%d", s.number, s.lanesTotal))
+				steps = slices.DeleteFunc(steps, func(x *open) bool { return x == s })
+			}
+		}
+		for range rapid.IntRange(1, 120).Draw(t, "actions") {
+			switch what := rapid.IntRange(0, 9).Draw(t, "action"); {
+			case what == 0:
+				live()
+			case what < 4 || len(steps) == 0:
+				last++
+				n := rapid.IntRange(0, 3).Draw(t, "lanes")
+				steps = append(steps, &open{number: last, left: n, lanesTotal: uint32(n)})
+				write(w, begin(last, 10))
+			default:
+				act(rapid.SampledFrom(steps).Draw(t, "step"), what > 7)
+			}
+		}
+		live()
+		for len(steps) > 0 {
+			act(steps[0], true)
+			if len(steps) > 0 {
+				act(steps[0], false)
+			}
+		}
+		live()
+		if diff := cmp.Diff(sorted(want...), sorted(got...)); diff != "" {
+			t.Fatalf("steps (-want +got):\n%s", diff)
+		}
+		if counted != uint64(lanes) {
+			t.Fatalf("%d lanes counted, %d were written", counted, lanes)
 		}
 	})
 }

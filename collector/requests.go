@@ -90,6 +90,10 @@ type requests struct {
 	out    Request // the one that is being handed over
 
 	lanes []deviceLane // of the step at hand
+
+	// over ended before the collector was restarted, as far as that was read again:
+	// nobody waits for their steps. No more than max.
+	over map[requestKey]struct{}
 }
 
 // RequestCounts is how many requests of an engine there were whose traces are
@@ -229,6 +233,9 @@ func (q *requests) finish(r *openRequest) {
 
 // link says that step works for the request and reports whether that was new.
 func (q *requests) link(l *Link, step uint64) bool {
+	if _, ok := q.over[keyOf(&l.TraceContext)]; ok {
+		return true
+	}
 	r := q.get(keyOf(&l.TraceContext))
 	if r.lastStep == step {
 		return false
@@ -237,6 +244,21 @@ func (q *requests) link(l *Link, step uint64) bool {
 	r.waiting++
 	l.request, l.generation = r, r.generation
 	return true
+}
+
+// wasOver notes a request that had ended, and been handed on, before the restart.
+func (q *requests) wasOver(e *spanring.RequestEnd) {
+	k := keyOf(&e.TraceContext)
+	if r := q.open[k]; r != nil && !r.hasEnd {
+		q.take(r)
+		q.release(r)
+	}
+	if q.over == nil {
+		q.over = make(map[requestKey]struct{})
+	}
+	if len(q.over) < q.max {
+		q.over[k] = struct{}{}
+	}
 }
 
 // requestEnded takes the end of a request in; false is one that had ended before.
