@@ -176,6 +176,9 @@ func (a *assembler) stepBegin(w *spanring.Words) {
 	a.countRoot(st)
 	a.gaps.step(b.MonoNS)
 	st.Level, st.Asked = b.Level, b.Asked
+	if b.Source != spanring.StepMarked {
+		st.StandIn = b.Source.String()
+	}
 	if !st.HasBegin {
 		st.HasBegin, st.BeginMonoNS, st.Armed = true, b.MonoNS, b.Armed
 	}

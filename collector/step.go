@@ -70,6 +70,9 @@ type Step struct {
 	Armed bool  // its kernels are timed
 	Asked bool  // it is armed because somebody asked for armed steps
 	Level uint8 // the level in force at its begin, if its begin's entry came
+	// StandIn says what stood in for it, where the engine marks no steps: graph for a
+	// graph launch, window for a fixed window of time, "" for a step that was marked.
+	StandIn string
 
 	// Attrs are what the engine said of the step, if HasAttrs.
 	Attrs    spanring.StepAttrs

@@ -115,6 +115,9 @@ func (h *cheader) enums() {
 	for _, g := range []GraphMode{GraphUnknown, GraphEager, GraphReplay, GraphMixed} {
 		h.num("GRAPH_MODE_"+strings.ToUpper(g.String()), uint64(g))
 	}
+	for s := range StepSource(NumStepSources) {
+		h.num("STEP_"+strings.ToUpper(s.String()), uint64(s))
+	}
 	for _, s := range []SlotState{SlotFree, SlotOpen, SlotClosed, SlotDrain} {
 		h.num("SLOT_"+strings.ToUpper(s.String()), uint64(s))
 	}
@@ -187,6 +190,7 @@ func (h *cheader) entries() {
 	begin := func(s StepBegin) Words { return s.Words() }
 	h.record("A step's begin.", "STEP_BEGIN", begin(StepBegin{}), []fieldOf{
 		{"ARMED", begin(StepBegin{Armed: true})}, {"ASKED", begin(StepBegin{Asked: true})}, {"LEVEL", begin(StepBegin{Level: 1})}, {"STEP", begin(StepBegin{Step: 1})},
+		{"SOURCE", begin(StepBegin{Source: 1})},
 		{"MONO_NS", begin(StepBegin{MonoNS: 1})},
 	})
 	end := func(s StepEnd) Words { return s.Words() }

@@ -171,6 +171,7 @@ const (
 	flagSharedStart  = 0x20
 	flagInGraph      = 0x40
 	flagAsked        = 0x20 // of a step's begin
+	flagSourceMask   = 0x03 // of a step's begin
 	max48            = 1<<48 - 1
 	minLead          = -1 << 47
 	maxLead          = 1<<47 - 1
@@ -291,6 +292,31 @@ func (w *Words) SpanFailed() (SpanFailed, error) {
 	return f, nil
 }
 
+// StepSource says what marked a step.
+type StepSource uint8
+
+// The sources of steps. Where a program marks none, something stands in for them.
+const (
+	StepMarked StepSource = 0 // the engine's own marks, or its ranges
+	StepGraph  StepSource = 1 // each graph launch stands in for a step
+	StepWindow StepSource = 2 // fixed windows of time do
+
+	NumStepSources = 3
+)
+
+// String is marked, graph or window.
+func (s StepSource) String() string {
+	switch s {
+	case StepMarked:
+		return "marked"
+	case StepGraph:
+		return "graph"
+	case StepWindow:
+		return "window"
+	}
+	return fmt.Sprintf("step source %d", uint8(s))
+}
+
 // StepBegin opens a step.
 type StepBegin struct {
 	Step   uint64 // from 1, growing by 1 within a run
@@ -298,6 +324,7 @@ type StepBegin struct {
 	Armed  bool   // its kernels are timed
 	Asked  bool   // it is armed because somebody asked for armed steps
 	Level  uint8  // the level in force
+	Source StepSource
 }
 
 // Words encodes s.
@@ -309,6 +336,7 @@ func (s *StepBegin) Words() Words {
 	if s.Asked {
 		f |= flagAsked
 	}
+	f |= uint8(s.Source) & flagSourceMask
 	return Words{head(KindStepBegin, f, s.Level, 0, 0, 0), s.Step, uint64(s.MonoNS)}
 }
 
@@ -316,8 +344,9 @@ func (s *StepBegin) Words() Words {
 func (w *Words) StepBegin() (StepBegin, error) {
 	s := StepBegin{
 		Step: w[1], MonoNS: int64(w[2]), Armed: w.flags()&flagArmed != 0, Asked: w.flags()&flagAsked != 0, Level: w.reason(),
+		Source: StepSource(w.flags() & flagSourceMask),
 	}
-	if w.Kind() != KindStepBegin || s.MonoNS < 0 || s.Step == 0 {
+	if w.Kind() != KindStepBegin || s.MonoNS < 0 || s.Step == 0 || s.Source >= NumStepSources {
 		return s, fmt.Errorf("%w: %v of step %d at %d ns", ErrEntry, w.Kind(), s.Step, s.MonoNS)
 	}
 	return s, nil

@@ -77,7 +77,7 @@ func TestOtherEntriesRoundTrip(t *testing.T) {
 	if d := cmp.Diff(sf, gotSF); d != "" || err != nil {
 		t.Errorf("%v %s", err, d)
 	}
-	sb := StepBegin{Step: 1, MonoNS: math.MaxInt64, Armed: true, Asked: true, Level: 3}
+	sb := StepBegin{Step: 1, MonoNS: math.MaxInt64, Armed: true, Asked: true, Level: 3, Source: StepWindow}
 	w = sb.Words()
 	gotSB, err := w.StepBegin()
 	if d := cmp.Diff(sb, gotSB); d != "" || err != nil {

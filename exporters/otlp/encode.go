@@ -27,6 +27,7 @@ const (
 var (
 	keyStep           = newKey("lanetrace.step.number")
 	keyArmed          = newKey("lanetrace.step.armed")
+	keySource         = newKey("lanetrace.step.source")
 	keyReason         = newKey("lanetrace.export.reason")
 	keyLevel          = newKey("lanetrace.level")
 	keyBatch          = newKey("lanetrace.step.batch_size")
@@ -199,6 +200,9 @@ func appendRoot(b []byte, s *collector.Step, trace collector.TraceID, reason col
 	b = keySpansLanded.appendInt(b, tagSpanAttribute, int64(s.Landed()))
 	if s.Level != 0 {
 		b = keyLevel.appendString(b, tagSpanAttribute, collector.LevelText(s.Level))
+	}
+	if s.StandIn != "" {
+		b = keySource.appendString(b, tagSpanAttribute, s.StandIn)
 	}
 	if model != "" {
 		b = keyModel.appendString(b, tagSpanAttribute, model)

@@ -79,7 +79,7 @@ func TestEveryField(t *testing.T) {
 	src.push(
 		&spanring.StepLink{Step: 7, TraceContext: testContext(1, 0x01)},
 		&spanring.StepLink{Step: 7, TraceContext: testContext(2, 0x02)},
-		&spanring.StepBegin{Step: 7, MonoNS: 1000, Armed: true, Level: 3},
+		&spanring.StepBegin{Step: 7, MonoNS: 1000, Armed: true, Level: 3, Source: spanring.StepWindow},
 		&spanring.StepAttrs{Step: 7, BatchSize: 3, DecodeTokens: 2, PrefillTokens: 500, GraphMode: spanring.GraphMixed},
 		&spanring.Span{
 			Kind: spanring.KindLane, Armed: true, Step: 7, Ordinal: 1, Name: 1, Lane: 1, Stream: 3, Context: 1, StartMonoNS: 4000, RawNS: 20_000, LeadNS: -10,
@@ -116,7 +116,7 @@ func TestEveryField(t *testing.T) {
 	rootID := trace.RootID()
 	root := span(rootID, collector.SpanID{}, "step", 1000, 930_000,
 		num("lanetrace.step.number", 7), yes("lanetrace.step.armed", true), str("lanetrace.export.reason", "all"),
-		num("lanetrace.step.spans.landed", 3), str("lanetrace.level", "kernel"), str("gen_ai.request.model", "org/model"), num("lanetrace.step.batch_size", 3),
+		num("lanetrace.step.spans.landed", 3), str("lanetrace.level", "kernel"), str("lanetrace.step.source", "window"), str("gen_ai.request.model", "org/model"), num("lanetrace.step.batch_size", 3),
 		num("lanetrace.step.decode_tokens", 2), num("lanetrace.step.prefill_tokens", 500), str("lanetrace.step.graph_mode", "mixed"),
 		num("lanetrace.step.gpu.extent_ns", 945_000), num("lanetrace.step.gpu.lane_ns", 20_000), num("lanetrace.step.gpu.outside_ns", 925_000),
 		num("lanetrace.step.gpu.busy_ns", 906_960), num("lanetrace.step.gpu.lane_idle_ns", 0), num("lanetrace.queue_delay_ns", -10),

@@ -3,6 +3,7 @@ package report
 import (
 	"encoding/json"
 	"io"
+	"maps"
 	"time"
 
 	"github.com/lanetrace/lanetrace/collector"
@@ -78,6 +79,7 @@ type StepsReport struct {
 	Armed      Distribution      `json:"armed"`
 	Incomplete map[string]uint64 `json:"incomplete"`
 	WithoutEnd uint64            `json:"without_end"`
+	StandIns   map[string]uint64 `json:"stand_ins"`
 }
 
 // LaneReport is a lane.
@@ -227,6 +229,7 @@ func (r *Run) Report(e *collector.Engine) *EngineReport {
 		Steps: StepsReport{
 			Unarmed: distribution(&r.steps[0]), Host: distribution(&r.host), Armed: distribution(&r.steps[1]),
 			Incomplete: make(map[string]uint64), WithoutEnd: r.bare,
+			StandIns: map[string]uint64{spanring.StepGraph.String(): 0, spanring.StepWindow.String(): 0},
 		},
 		Lanes: []LaneReport{}, Kernels: []KernelReport{}, Regions: []RegionReport{}, Leaks: []LeakReport{}, Contexts: []ContextReport{},
 		Memory: memoryReport(e), Bands: BandsReport{Last: []BandReport{}},
@@ -239,6 +242,7 @@ func (r *Run) Report(e *collector.Engine) *EngineReport {
 		from, to := time.Unix(0, r.firstNS+r.wallNS).UTC(), time.Unix(0, r.lastNS+r.wallNS).UTC()
 		out.From, out.To = &from, &to
 	}
+	maps.Copy(out.Steps.StandIns, r.standIns)
 	for i, n := range r.incomplete {
 		if t := collector.IncompleteReason(i).String(); t != "" {
 			out.Steps.Incomplete[t] = n

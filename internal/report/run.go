@@ -3,6 +3,7 @@ package report
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"strconv"
@@ -52,7 +53,8 @@ type Run struct {
 	steps      [2]sketch // unarmed and armed, the whole step
 	host       sketch    // unarmed
 	incomplete [16]uint64
-	bare       uint64 // complete steps of which nothing but failures is known
+	standIns   map[string]uint64 // steps that no mark began, by what stood in
+	bare       uint64            // complete steps of which nothing but failures is known
 	firstNS    int64
 	lastNS     int64
 	wallNS     int64 // offset of the last step
@@ -87,7 +89,7 @@ type kernelStat struct {
 
 // New makes the report of a run of which nothing has been seen.
 func New(o Options) *Run {
-	return &Run{o: o.withDefaults(), lanes: make(map[string]*laneStat), kernels: make(map[string]*kernelStat)}
+	return &Run{o: o.withDefaults(), lanes: make(map[string]*laneStat), kernels: make(map[string]*kernelStat), standIns: make(map[string]uint64)}
 }
 
 // ObserveStep takes a closed step in.
@@ -102,6 +104,9 @@ func (r *Run) ObserveStep(s *collector.Step) {
 	r.seen, r.wallNS = true, s.WallOffsetNS
 	if r.o.Step != 0 && s.Number == r.o.Step {
 		r.asked = s.Clone()
+	}
+	if s.StandIn != "" {
+		r.standIns[s.StandIn]++
 	}
 	armed := 0
 	if s.Armed {
@@ -337,9 +342,24 @@ func (r *Run) stepTable(b *strings.Builder) {
 			fmt.Fprintf(b, "  incomplete (%s): %s, in no figure above\n", collector.IncompleteReason(i), Count(n))
 		}
 	}
+	for _, by := range slices.Sorted(maps.Keys(r.standIns)) {
+		b.WriteString("  " + clip(standInText(by, r.standIns[by]), r.o.Width-2) + "\n")
+	}
 	if r.bare > 0 {
 		fmt.Fprintf(b, "  without an end: %s, in no figure above\n", Count(r.bare))
 	}
+}
+
+// standInText says that steps are none of the engine's.
+func standInText(by string, n uint64) string {
+	what := by
+	switch by {
+	case spanring.StepGraph.String():
+		what = "each graph launch"
+	case spanring.StepWindow.String():
+		what = "windows of time"
+	}
+	return fmt.Sprintf("not marked by the engine, %s stood in: %s (docs/attach.md)", what, Count(n))
 }
 
 func (r *Run) laneTable(b *strings.Builder) {

@@ -80,6 +80,33 @@ func TestRunCounts(t *testing.T) {
 	}
 }
 
+// TestStandIns: a report says that its steps are none of the engine's.
+func TestStandIns(t *testing.T) {
+	by := map[uint64]string{2: spanring.StepGraph.String(), 3: spanring.StepWindow.String(), 4: spanring.StepWindow.String()}
+	r := New(Options{})
+	e := read(t, synth.Options{Duration: 200 * time.Millisecond}, collector.ObserverFunc(func(s *collector.Step) { s.StandIn = by[s.Number] }), r)
+	text := r.Text(e)
+	for _, want := range []string{
+		"\n  not marked by the engine, each graph launch stood in: 1 (docs/attach.md)\n",
+		"\n  not marked by the engine, windows of time stood in: 2 (docs/attach.md)\n",
+	} {
+		if strings.Count(text, want) != 1 {
+			t.Errorf("no %q in:\n%s", want, text)
+		}
+	}
+	if d := cmp.Diff(map[string]uint64{"graph": 1, "window": 2}, r.Report(e).Steps.StandIns); d != "" {
+		t.Errorf("for machines (-want +got):\n%s", d)
+	}
+	marked := New(Options{})
+	e = read(t, synth.Options{Duration: 200 * time.Millisecond}, marked)
+	if text := marked.Text(e); strings.Contains(text, "stood in") {
+		t.Errorf("of an engine that marks its steps:\n%s", text)
+	}
+	if d := cmp.Diff(map[string]uint64{"graph": 0, "window": 0}, marked.Report(e).Steps.StandIns); d != "" {
+		t.Errorf("for machines (-want +got):\n%s", d)
+	}
+}
+
 func TestUnbalanced(t *testing.T) {
 	var ctrs spanring.Counters
 	ctrs[spanring.CtrBegun], ctrs[spanring.CtrLanded] = 5, 6
