@@ -174,8 +174,8 @@ func (s *script) add() {
 		s.op("failed", func(w *goSide) uint64 { return appended(w, v.Words()) },
 			uint8(v.SpanKind), uint8(v.Reason), v.Context, v.Lane, v.Stream, v.Step, v.EnqueueMonoNS, uint32(v.Name), v.Ordinal, v.Parent)
 	case 4:
-		v := spanring.StepBegin{Step: s.u64(), MonoNS: s.i64(), Armed: s.flag(), Asked: s.flag(), Level: s.u8()}
-		s.op("begin", func(w *goSide) uint64 { return appended(w, v.Words()) }, v.Step, v.MonoNS, v.Armed, v.Asked, v.Level)
+		v := spanring.StepBegin{Step: s.u64(), MonoNS: s.i64(), Armed: s.flag(), Asked: s.flag(), Level: s.u8(), Source: spanring.StepSource(s.u8() % spanring.NumStepSources)}
+		s.op("begin", func(w *goSide) uint64 { return appended(w, v.Words()) }, v.Step, v.MonoNS, v.Armed, v.Asked, v.Level, uint8(v.Source))
 	case 5:
 		v := spanring.StepEnd{Step: s.u64(), MonoNS: s.i64(), BeginNS: s.i64(), Armed: s.flag(), Opened: s.u32(), Dropped: s.u32(), Linked: s.u32()}
 		s.op("end", func(w *goSide) uint64 { return appended(w, v.Words()) }, v.Step, v.MonoNS, v.BeginNS, v.Armed, v.Opened, v.Dropped, v.Linked)

@@ -18,6 +18,7 @@ static pthread_mutex_t starting = PTHREAD_MUTEX_INITIALIZER;
 static void exit_begins(void) {
   lt_ledger *l = atomic_exchange(&ledger, NULL);
   atomic_store(&state, OFF);
+  lt_hub_never();
   lt_ledger_detach(l);
 }
 
@@ -69,6 +70,8 @@ static bool start(void) {
     s = atomic_load(&state);
     if (s == NEW) {
       s = begin(&found, absent);
+      if (s == OFF)
+        lt_hub_never();
       atomic_store(&state, s);
     }
     pthread_mutex_unlock(&starting);

@@ -107,6 +107,7 @@ typedef struct lt_step_begin_entry {
   bool armed;
   bool asked; // armed because somebody asked for it
   uint8_t level;
+  uint8_t source; // LT_STEP_…: what marked it
 } lt_step_begin_entry;
 
 static inline lt_words lt_step_begin_words(const lt_step_begin_entry *s) {
@@ -114,6 +115,7 @@ static inline lt_words lt_step_begin_words(const lt_step_begin_entry *s) {
   LT_SET(e, STEP_BEGIN_ARMED, s->armed);
   LT_SET(e, STEP_BEGIN_ASKED, s->asked);
   LT_SET(e, STEP_BEGIN_LEVEL, s->level);
+  LT_SET(e, STEP_BEGIN_SOURCE, s->source);
   LT_SET(e, STEP_BEGIN_STEP, s->step);
   LT_SET(e, STEP_BEGIN_MONO_NS, s->mono_ns);
   return e;

@@ -28,11 +28,21 @@ enum lt_level { LT_LEVEL_OFF = 0, LT_LEVEL_BASIC = 1, LT_LEVEL_LANE = 2, LT_LEVE
 // Only lt_hub_level and lt_timing read these: they are the one load.
 extern _Atomic uint32_t lt_hub_level_word __attribute__((visibility("hidden")));
 extern _Atomic int32_t lt_hub_armed_open __attribute__((visibility("hidden")));
+// Only lt_hub_awaited reads this.
+extern _Atomic uint32_t lt_hub_awaited_word __attribute__((visibility("hidden")));
 
 // lt_hub_level is the level in force; LT_LEVEL_OFF without a hub. [hot]
 static inline int lt_hub_level(void) {
   return (int)atomic_load_explicit(&lt_hub_level_word, memory_order_relaxed);
 }
+
+// lt_hub_awaited: the process has no hub yet and may still get one. One load. [hot]
+static inline int lt_hub_awaited(void) {
+  return atomic_load_explicit(&lt_hub_awaited_word, memory_order_relaxed) != 0;
+}
+
+// lt_hub_never says that the process gets no hub: lt_hub_start will not be called.
+void lt_hub_never(void);
 
 // lt_timing: some armed step is open, so launches have to ask lt_launch_begin. One
 // load. [hot]
@@ -114,7 +124,9 @@ uint64_t lt_step_id(lt_step s);
 // lt_step_armed: its kernels are timed.
 static inline int lt_step_armed(lt_step s) { return s >> 63 != 0; }
 
-lt_step lt_step_begin(void);  // [hot] steps may overlap
+// lt_step_begin_by begins a step; source is LT_STEP_MARKED, or what stands in for a mark.
+lt_step lt_step_begin_by(unsigned source);                          // [hot] steps may overlap
+static inline lt_step lt_step_begin(void) { return lt_step_begin_by(0); } // [hot] a marked one
 void lt_step_end(lt_step s);  // [hot] ending twice is misuse
 
 enum lt_graph_mode { LT_GRAPH_UNKNOWN = 0, LT_GRAPH_EAGER = 1, LT_GRAPH_REPLAY = 2, LT_GRAPH_MIXED = 3 };

@@ -39,7 +39,7 @@ static void forget(lt_hub *h, lt_step_state *st) {
     atomic_fetch_sub(&lt_hub_armed_open, 1);
 }
 
-lt_step lt_step_begin(void) {
+lt_step lt_step_begin_by(unsigned source) {
   const int level = lt_hub_level();
   lt_hub *h = level != LT_LEVEL_OFF ? lt_the_hub() : NULL;
   if (h == NULL)
@@ -70,7 +70,7 @@ lt_step lt_step_begin(void) {
     lt_publish_arming(h);
   }
   const lt_step_begin_entry b = {
-      .step = id, .mono_ns = now, .armed = armed, .asked = asked, .level = (uint8_t)level};
+      .step = id, .mono_ns = now, .armed = armed, .asked = asked, .level = (uint8_t)level, .source = (uint8_t)source};
   const lt_words e = lt_step_begin_words(&b);
   lt_ring_append(h->ring, &e);
   return id | (uint64_t)h->epoch << EPOCH_SHIFT | (armed ? ARMED : 0);

@@ -107,20 +107,25 @@ static const char *text_of(const struct attributes *a, char buf[WIDE_BYTES], siz
   return "";
 }
 
-static bool off(void) { return lt_hub_level() == LT_LEVEL_OFF; }
+static bool off(void) { return !lt_ranges_followed(); }
+
+static int missed(void) {
+  lt_range_missed();
+  return NO_TRACKING;
+}
 
 static int pushed(int depth) { return depth < 0 ? NO_TRACKING : depth; }
 
 static int push_a(const char *text) {
-  if (off() || text == NULL)
-    return off() ? NO_TRACKING : pushed(lt_range_push("", 0, ""));
-  return pushed(lt_range_push(text, strlen(text), ""));
+  if (off())
+    return missed();
+  return pushed(lt_range_push(text != NULL ? text : "", text != NULL ? strlen(text) : 0, ""));
 }
 
 static int push_w(const wchar_t *text) {
   char buf[WIDE_BYTES];
   if (off())
-    return NO_TRACKING;
+    return missed();
   size_t n = narrow(buf, sizeof buf, text);
   return pushed(lt_range_push(buf, n, ""));
 }
@@ -129,7 +134,7 @@ static int domain_push_ex(const struct named *domain, const struct attributes *a
   char buf[WIDE_BYTES];
   size_t n;
   if (off())
-    return NO_TRACKING;
+    return missed();
   const char *text = text_of(a, buf, &n);
   return pushed(lt_range_push(text, n, domain_name(domain)));
 }

@@ -389,19 +389,23 @@ struct open_lane {
   lt_lane lane;
 };
 struct range {
-  uint64_t domain; // a hash of the domain's name
+  uint64_t domain; // a hash of the domain's name; 0: the range was missed, it may be of any
   const char *text;
+  struct scope *scope; // NULL when the table had no room for it
   uint32_t roles;
   uint16_t lane;
   uint8_t streams;
+  bool early; // from before the hub's start: its roles are not played yet
   lt_step step; // which its lanes belong to, 0: none
   lt_step begun; // which it began itself
   struct open_lane open[STREAMS];
 };
 struct thread {
-  uint32_t epoch; // of the agent: what is older is void
+  uint32_t epoch; // of the process: what is older is void
   int depth;
   int deeper; // pushed beyond the stack
+  int missed; // pushed at level off above what is on the stack
+  int early;  // ranges on the stack whose roles are not played yet
   int lanes;  // ranges on the stack whose lanes may be due
   lt_step cycle; // begun by FIRST, not yet ended
   void *settled; // a stream on which all lanes due are open
@@ -422,7 +426,7 @@ static _Atomic lt_step latest;
 // The process marks steps by itself: nothing stands in.
 static _Atomic int marked;
 static _Atomic int own_steps;
-// Counts falls to level off, and forks: ranges from before are void.
+// Counts forks: a child's ranges are not its parent's.
 static _Atomic uint32_t epoch;
 
 // Ranges that any thread may end.
@@ -462,8 +466,8 @@ static void mark(void) {
     end_window();
 }
 
-static lt_step begin_step(void) {
-  lt_step s = lt_step_begin();
+static lt_step begin_step(unsigned source) {
+  lt_step s = lt_step_begin_by(source);
   if (s != 0)
     atomic_store_explicit(&latest, s, memory_order_relaxed);
   return s;
@@ -489,12 +493,6 @@ static void thread_ends(void *p) {
   free(t);
 }
 
-static void on_level(int level, void *unused) {
-  (void)unused;
-  if (level == LT_LEVEL_OFF)
-    atomic_fetch_add(&epoch, 1);
-}
-
 static void in_child(void) {
   pthread_mutex_init(&lock, NULL);
   pthread_mutex_init(&started.lock, NULL);
@@ -511,14 +509,10 @@ __attribute__((constructor)) static void loaded(void) {
   pthread_atfork(NULL, NULL, in_child);
 }
 
-// watch has falls to level off counted, once for each hub.
-static void watch(void) {
-  static _Atomic unsigned watched;
-  unsigned now = lt_agent_generation(), old = atomic_load_explicit(&watched, memory_order_relaxed);
-  if (old != now && atomic_compare_exchange_strong(&watched, &old, now))
-    lt_hub_on_level(on_level, NULL);
-}
+static void play(struct thread *t);
 
+// thread is the calling thread's ranges, with what was missed or has waited for the
+// hub in its place.
 static struct thread *thread(void) {
   struct thread *t = self;
   uint32_t now = atomic_load_explicit(&epoch, memory_order_relaxed);
@@ -528,19 +522,22 @@ static struct thread *thread(void) {
     t->epoch = now;
     pthread_setspecific(key, t);
     self = t;
-    watch();
   }
   if (t->epoch != now) {
-    // Telemetry was off in between, and has missed what was pushed and popped.
-    while (t->depth > 0)
-      close_range(&t->stack[--t->depth]);
-    if (t->cycle != 0)
-      end_step(t->cycle);
-    t->deeper = t->lanes = t->followed = 0;
+    // Its steps and lanes are the parent's, which ends them itself.
+    t->depth = t->deeper = t->missed = t->early = t->lanes = t->followed = 0;
     t->cycle = 0;
     t->is_settled = false;
     t->epoch = now;
   }
+  for (; t->missed > 0; t->missed--) {
+    if (t->depth == DEPTH)
+      t->deeper++;
+    else
+      t->stack[t->depth++] = (struct range){0};
+  }
+  if (t->early > 0 && lt_hub_level() != LT_LEVEL_OFF)
+    play(t);
   return t;
 }
 
@@ -563,16 +560,9 @@ static bool inside_own(const struct thread *t) {
   return false;
 }
 
-// begin fills a range that begins on the thread.
-static void begin(struct thread *t, struct range *r, const char *text, size_t n, const char *domain) {
-  struct scope spare, *s = scope_of(text, n, domain, &spare);
+// begin_as begins what a range is: a step, a lane of one.
+static void begin_as(struct thread *t, struct range *r, struct scope *s, bool outermost) {
   uint32_t roles = atomic_load_explicit(&s->roles, memory_order_relaxed);
-  r->domain = key_of("", 0, domain);
-  r->text = s == &spare ? NULL : s->text;
-  r->streams = 0;
-  r->begun = 0;
-  r->lane = 0;
-  bool outermost = t->depth == 0 && t->deeper == 0;
   if (atomic_load_explicit(&mode, memory_order_relaxed) == MODE_AUTO && outermost &&
       !atomic_load_explicit(&own_steps, memory_order_relaxed) && (roles & IS_LANE))
     roles |= IS_STEP;
@@ -581,9 +571,9 @@ static void begin(struct thread *t, struct range *r, const char *text, size_t n,
   if (roles & IS_FIRST) {
     if (t->cycle != 0)
       end_step(t->cycle);
-    t->cycle = begin_step();
+    t->cycle = begin_step(LT_STEP_MARKED);
   } else if ((roles & IS_STEP) && !inside_own(t)) {
-    r->begun = begin_step();
+    r->begun = begin_step(LT_STEP_MARKED);
   }
   r->step = r->begun != 0 ? r->begun : current(t);
   if ((roles & IS_LANE) && r->step != 0)
@@ -591,9 +581,41 @@ static void begin(struct thread *t, struct range *r, const char *text, size_t n,
   r->roles = roles;
 }
 
+// play begins what waited for the hub, from the outermost range inwards.
+static void play(struct thread *t) {
+  int n = t->depth;
+  t->early = 0;
+  for (int i = 0; i < n; i++) {
+    struct range *r = &t->stack[i];
+    if (!r->early)
+      continue;
+    r->early = false;
+    t->depth = i; // what is inside of it has begun nothing
+    begin_as(t, r, r->scope, i == 0);
+    t->depth = n;
+    if (r->lane != 0)
+      t->lanes++;
+  }
+  t->is_settled = false;
+}
+
+// begin fills a range that begins on the thread.
+static void begin(struct thread *t, struct range *r, const char *text, size_t n, const char *domain) {
+  struct scope spare, *s = scope_of(text, n, domain, &spare);
+  *r = (struct range){.domain = key_of("", 0, domain)};
+  if (s != &spare) {
+    r->text = s->text;
+    r->scope = s;
+  }
+  if (lt_hub_level() != LT_LEVEL_OFF)
+    begin_as(t, r, s, t->depth == 0 && t->deeper == 0);
+  else
+    r->early = r->scope != NULL;
+}
+
 int lt_range_push(const char *text, size_t bytes, const char *domain) {
   struct thread *t;
-  if (lt_hub_level() == LT_LEVEL_OFF || (t = thread()) == NULL)
+  if (!lt_ranges_followed() || (t = thread()) == NULL)
     return -1;
   if (t->depth == DEPTH) {
     t->deeper++;
@@ -601,6 +623,8 @@ int lt_range_push(const char *text, size_t bytes, const char *domain) {
   }
   struct range *r = &t->stack[t->depth];
   begin(t, r, text, bytes, domain);
+  if (r->early)
+    t->early++;
   if (r->lane != 0) {
     t->lanes++;
     t->is_settled = false;
@@ -608,9 +632,22 @@ int lt_range_push(const char *text, size_t bytes, const char *domain) {
   return t->depth++;
 }
 
+void lt_range_missed(void) {
+  struct thread *t = self;
+  if (t != NULL && t->depth > 0)
+    t->missed++;
+}
+
 int lt_range_pop(const char *domain) {
   struct thread *t = self;
-  if (lt_hub_level() == LT_LEVEL_OFF || t == NULL || (t = thread()) == NULL)
+  if (t == NULL)
+    return -1;
+  if (!lt_ranges_followed() && (t->depth == 0 || t->missed > 0)) {
+    if (t->missed > 0)
+      t->missed--;
+    return -1;
+  }
+  if ((t = thread()) == NULL)
     return -1;
   if (t->deeper > 0) {
     t->deeper--;
@@ -618,11 +655,13 @@ int lt_range_pop(const char *domain) {
   }
   uint64_t d = key_of("", 0, domain);
   int at = t->depth - 1;
-  while (at >= 0 && t->stack[at].domain != d)
+  while (at >= 0 && t->stack[at].domain != d && t->stack[at].domain != 0)
     at--;
   if (at < 0)
     return -1;
   struct range *r = &t->stack[at];
+  if (r->early)
+    t->early--;
   if (r->lane != 0)
     t->lanes--;
   uint32_t roles = r->roles;
@@ -761,7 +800,7 @@ static lt_step in_window(void) {
   if (now >= atomic_load(&window.until_ns)) {
     if (s != 0)
       end_step(s);
-    s = begin_step();
+    s = begin_step(LT_STEP_WINDOW);
     atomic_store(&window.step, s);
     atomic_store(&window.until_ns, now + window_ns);
   }
@@ -771,7 +810,7 @@ static lt_step in_window(void) {
 
 lt_step lt_steps_launch(void *stream) {
   struct thread *t = self;
-  if (t != NULL && (t->lanes > 0 || t->followed > 0)) {
+  if (t != NULL && (t->lanes > 0 || t->followed > 0 || t->early > 0)) {
     t = thread();
     if (t != NULL && (!t->is_settled || t->settled != stream))
       open_lanes(t, stream);
@@ -804,7 +843,7 @@ lt_step lt_steps_graph_begin(lt_stand_in *in, void *stream) {
     v = (uint64_t)lt_agent_generation() << 32 | lt_lane_id("graph", 5);
     atomic_store_explicit(&lane, v, memory_order_relaxed);
   }
-  in->step = lt_step_begin();
+  in->step = lt_step_begin_by(LT_STEP_GRAPH);
   in->lane = lt_lane_begin(in->step, (uint16_t)v, stream);
   return in->step;
 }
@@ -831,7 +870,7 @@ const char *lt_steps_range(void) {
 lt_step lt_steps_own_begin(void) {
   atomic_store_explicit(&own_steps, 1, memory_order_relaxed);
   mark();
-  return begin_step();
+  return begin_step(LT_STEP_MARKED);
 }
 
 void lt_steps_own_end(lt_step s) {

@@ -37,8 +37,17 @@
 
 #include "hub.h"
 
-// Ranges. text need not be ended by NUL; domain is "" or a domain's name. At level off
-// each is a load.
+// Ranges. text need not be ended by NUL; domain is "" or a domain's name.
+//
+// Before the hub starts, ranges are followed at every level: those still open at its
+// start are part of call sites at once, and steps and lanes from the thread's first
+// launch or range that is seen. At level off nothing more is begun. What is open then ends as it would have, and stays known; a range that
+// begins meanwhile is only counted, on threads with others open, so that each pop
+// finds its own push. Otherwise both are a load or two.
+
+// lt_ranges_followed: lt_range_push follows. When not, call lt_range_missed instead.
+static inline bool lt_ranges_followed(void) { return lt_hub_level() != LT_LEVEL_OFF || lt_hub_awaited(); }
+void lt_range_missed(void);
 
 // lt_range_push begins a range on the calling thread; it returns how many were open.
 int lt_range_push(const char *text, size_t bytes, const char *domain);

@@ -80,7 +80,7 @@ static uint64_t play(lt_ring *r, const char *op) {
     return append(r, lt_span_failed_words(&v));
   }
   if (strcmp(op, "begin") == 0) {
-    lt_step_begin_entry v = {a[0], (int64_t)a[1], a[2], a[3], (uint8_t)a[4]};
+    lt_step_begin_entry v = {a[0], (int64_t)a[1], a[2], a[3], (uint8_t)a[4], (uint8_t)a[5]};
     return append(r, lt_step_begin_words(&v));
   }
   if (strcmp(op, "end") == 0) {

@@ -211,6 +211,7 @@ type telemetry struct {
 	Links    int
 	Requests int
 	StepsEnd int
+	Sources  map[spanring.StepSource]uint64 // of steps
 }
 
 func readRing(tb testing.TB, path string) telemetry {
@@ -220,7 +221,7 @@ func readRing(tb testing.TB, path string) telemetry {
 		tb.Fatal(err)
 	}
 	defer r.Close() //nolint:errcheck // read only
-	t := telemetry{Sites: map[string]uint64{}}
+	t := telemetry{Sites: map[string]uint64{}, Sources: map[spanring.StepSource]uint64{}}
 	entries := make([]spanring.Entry, 1<<16)
 	n, err := r.Poll(entries, spanring.MonoNS())
 	if err != nil {
@@ -246,6 +247,12 @@ func readRing(tb testing.TB, path string) telemetry {
 				tb.Fatal(err)
 			}
 			spans = append(spans, s)
+		case spanring.KindStepBegin:
+			s, err := w.StepBegin()
+			if err != nil {
+				tb.Fatal(err)
+			}
+			t.Sources[s.Source]++
 		case spanring.KindStepEnd:
 			t.StepsEnd++
 		case spanring.KindStepAttrs:

@@ -34,6 +34,7 @@ func TestNVTX(t *testing.T) {
 		env            []string
 		lanes          []string
 		steps          uint64
+		source         spanring.StepSource
 		stderr         string
 	}{
 		{
@@ -84,11 +85,11 @@ func TestNVTX(t *testing.T) {
 			lanes: numbered([]string{"run_batch", "replay < run_batch"}, []string{"run_batch", "replay < run_batch"}),
 		},
 		{
-			name: "graphs", scenario: "unmarked", env: []string{"LANETRACE_STEP=graph"}, steps: 3,
+			name: "graphs", scenario: "unmarked", env: []string{"LANETRACE_STEP=graph"}, steps: 3, source: spanring.StepGraph,
 			lanes:  numbered([]string{"graph"}, []string{"graph"}, []string{"graph"}),
 			stderr: "each graph launch stands in for one",
 		},
-		{name: "windows", scenario: "unmarked", env: []string{"LANETRACE_STEP=window:3600000"}, steps: 1, stderr: "windows of 3600000 ms stand in"},
+		{name: "windows", scenario: "unmarked", env: []string{"LANETRACE_STEP=window:3600000"}, steps: 1, source: spanring.StepWindow, stderr: "windows of 3600000 ms stand in"},
 		{name: "none", scenario: "unmarked", env: []string{"LANETRACE_STEP=none"}},
 		{name: "deep", scenario: "deep", env: []string{"LANETRACE_STEP=step", "LANETRACE_LANES=level 1"}, steps: 1, lanes: numbered([]string{"level 1"})},
 	} {
@@ -104,6 +105,9 @@ func TestNVTX(t *testing.T) {
 			if n := got.Counters[spanring.CtrStepsBegun]; n != tc.steps {
 				t.Errorf("%d steps, want %d", n, tc.steps)
 			}
+			if n := got.Sources[tc.source]; n != tc.steps {
+				t.Errorf("%d steps by %v, want %d: %v", n, tc.source, tc.steps, got.Sources)
+			}
 			if tc.scenario != "unmarked" {
 				got.balanced(t)
 			}
@@ -115,14 +119,15 @@ func TestNVTX(t *testing.T) {
 // what it has for steps.
 func TestAutoStandIn(t *testing.T) {
 	program := compileEngine(t, "ranges.c", false)
+	sources := map[string]spanring.StepSource{"unmarked for long": spanring.StepGraph, "eager for long": spanring.StepWindow}
 	for scenario, want := range map[string]string{"unmarked for long": "each graph launch", "eager for long": "windows of 100 ms"} {
 		t.Run(scenario, func(t *testing.T) {
 			r := start(t, runOptions{level: "lane", env: []string{"LANETRACE_STEP=auto:500"}}, program, scenario)
 			if r.code != 0 || !strings.Contains(r.stderr, want) || strings.Count(r.stderr, "\n") != 1 {
 				t.Fatalf("exit code %d, standard error %q, want one line with %q", r.code, r.stderr, want)
 			}
-			if got := r.only(t); got.Counters[spanring.CtrStepsBegun] == 0 {
-				t.Error("no steps")
+			if got := r.only(t); got.Counters[spanring.CtrStepsBegun] == 0 || got.Sources[sources[scenario]] != got.Counters[spanring.CtrStepsBegun] {
+				t.Errorf("%d steps, by source %v", got.Counters[spanring.CtrStepsBegun], got.Sources)
 			}
 		})
 	}
@@ -164,6 +169,37 @@ func TestLevelChangesInARange(t *testing.T) {
 	}
 	if n := got.Counters.InFlight(); n != 0 {
 		t.Errorf("%d spans in flight", n)
+	}
+}
+
+// TestRangesFromBeforeTheStart opens ranges before there is a context, and raises and
+// lowers the level within them.
+func TestRangesFromBeforeTheStart(t *testing.T) {
+	program := compileEngine(t, "ranges.c", false)
+	for _, tc := range []struct {
+		scenario, level, step string
+		want                  []string
+	}{
+		{"early", "lane", "step", numbered([]string{"step", "load < step", "copy < load"}, []string{"step", "in < step"})},
+		{"early", "lane", "auto", numbered([]string{"step", "load < step", "copy < load"}, []string{"step", "in < step"})},
+		// What began at off has no name; pops find their pushes all the same.
+		{"early levels", "off", "step", numbered(
+			[]string{"step", "outer < step", "in < outer", "in < outer", "last < outer", "in step < step"}, []string{"step", "in < step"})},
+	} {
+		t.Run(tc.scenario+" "+tc.step, func(t *testing.T) {
+			r := start(t, runOptions{level: tc.level, settle: true, env: []string{"LANETRACE_STEP=" + tc.step}}, program, tc.scenario)
+			if r.code != 0 || r.stderr != "" {
+				t.Fatalf("exit code %d, standard error %q\n%s", r.code, r.stderr, r.stdout)
+			}
+			got := r.only(t)
+			got.balanced(t)
+			if diff := cmp.Diff(tc.want, got.Lanes); diff != "" {
+				t.Errorf("lanes (-want +got):\n%s", diff)
+			}
+			if n := got.Counters[spanring.CtrStepsEnded]; n != 2 {
+				t.Errorf("%d steps ended, want 2", n)
+			}
+		})
 	}
 }
 

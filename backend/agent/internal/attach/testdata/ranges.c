@@ -36,7 +36,7 @@ static void replay(void) {
   if (p_##name == NULL) exit(22)
 #define OK(call) if ((call) != 0) exit(23)
 
-static void begin(void) {
+static void begin(int with_graph) {
   void *lib = dlopen("libcuda.so.1", RTLD_NOW);
   if (lib == NULL)
     exit(24);
@@ -53,6 +53,8 @@ static void begin(void) {
   OK(p_cuModuleLoadData(&m, ".version 8.4\n.target sm_80\n.address_size 64\n.visible .entry nothing()\n{ ret; }\n"));
   OK(p_cuModuleGetFunction(&nothing, m, "nothing"));
   OK(p_cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+  if (!with_graph) // a launch, too
+    return;
   OK(p_cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
   go();
   OK(p_cuStreamEndCapture(stream, &g));
@@ -210,8 +212,53 @@ int main(int argc, char **argv) {
   setlocale(LC_ALL, "C.UTF-8");
   if (!nvtx_open())
     return 2;
-  begin();
-  if (strcmp(what, "functions") == 0) {
+  if (strcmp(what, "early") == 0) {
+    // Torch makes its context at the first use, inside of whatever is open.
+    range_push("over");
+    range_pop();
+    range_push("step");
+    range_push("load");
+  } else if (strcmp(what, "early levels") == 0) {
+    range_push("step");
+    range_push("outer");
+  }
+  begin(strcmp(what, "early") != 0);
+  if (strcmp(what, "early") == 0) {
+    go();
+    in("copy");
+    range_pop();
+    go();
+    expect("pop", range_pop(), 0);
+    expect("pop of nothing", range_pop(), -2);
+    range_push("step");
+    in("in");
+    range_pop();
+  } else if (strcmp(what, "early levels") == 0) {
+    in("unseen"); // at off
+    range_push("begun at off");
+    range_push("deeper");
+    level("lane", 2);
+    in("in");
+    range_pop(); // of deeper
+    range_push("in");
+    go();
+    range_pop();
+    range_pop(); // of what began at off
+    in("last");
+    level("off", 0);
+    in("unseen");
+    expect("pop", range_pop(), 1); // of outer, at off
+    level("lane", 2);
+    in("in step");
+    level("off", 0);
+    expect("pop", range_pop(), 0);
+    in("unseen");
+    level("lane", 2);
+    range_push("step");
+    in("in");
+    range_pop();
+    sleep(1); // between steps all is at rest, so who waits for that may be gone: until these have landed
+  } else if (strcmp(what, "functions") == 0) {
     functions();
   } else if (strcmp(what, "domains") == 0) {
     domains();
@@ -310,6 +357,7 @@ int main(int argc, char **argv) {
     go();
     in("in");
     range_pop();
+    sleep(1);
   } else {
     return 3;
   }
