@@ -5,8 +5,12 @@ import (
 	"testing"
 
 	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/exporters/otlp/otlptrace"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/trace"
+	coltracepb "go.opentelemetry.io/proto/otlp/collector/trace/v1"
+	tracepb "go.opentelemetry.io/proto/otlp/trace/v1"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/lanetrace/lanetrace/collector"
 	"github.com/lanetrace/lanetrace/spanring"
@@ -117,32 +121,52 @@ func BenchmarkEntriesToOTLP(b *testing.B) {
 }
 
 // BenchmarkSDKSpan is OpenTelemetry's own tracer and batch processor for a
-// kernel's span, to compare with: start, attributes, end, batch. What its
-// exporter adds to turn spans into protobuf is left out.
+// kernel's span, to compare with: start, attributes, end, batch; and, to bytes,
+// what its OTLP exporter makes of a batch.
 func BenchmarkSDKSpan(b *testing.B) {
-	proc := sdktrace.NewBatchSpanProcessor(discardExporter{}, sdktrace.WithBlocking())
-	tp := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(proc))
-	tr := tp.Tracer("bench")
 	ctx := context.Background()
-	b.ReportAllocs()
-	for b.Loop() {
-		_, s := tr.Start(ctx, "gemm", trace.WithAttributes(
-			attribute.String("lanetrace.span.kind", "kernel"), attribute.String("lanetrace.lane", "decode"), attribute.String("lanetrace.kernel", "gemm"),
-			attribute.Int("lanetrace.stream", 1), attribute.Int("lanetrace.queue_delay_ns", 30_000), attribute.String("lanetrace.gap", "queued"),
-			attribute.Int("lanetrace.duration.raw_ns", 9000), attribute.String("lanetrace.calibration", "measured"),
-			attribute.Int("lanetrace.duration.uncertainty_ns", 64), attribute.Int("lanetrace.start.uncertainty_ns", 900)))
-		s.End()
-	}
-	if err := tp.Shutdown(ctx); err != nil {
+	toBytes, err := otlptrace.New(ctx, marshalClient{})
+	if err != nil {
 		b.Fatal(err)
+	}
+	for _, tt := range []struct {
+		name string
+		exp  sdktrace.SpanExporter
+	}{{"batch", discardExporter{}}, {"bytes", toBytes}} {
+		b.Run(tt.name, func(b *testing.B) {
+			tp := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(sdktrace.NewBatchSpanProcessor(tt.exp, sdktrace.WithBlocking())))
+			tr := tp.Tracer("bench")
+			b.ReportAllocs()
+			for b.Loop() {
+				_, s := tr.Start(ctx, "gemm", trace.WithAttributes(
+					attribute.String("lanetrace.span.kind", "kernel"), attribute.String("lanetrace.lane", "decode"), attribute.String("lanetrace.kernel", "gemm"),
+					attribute.Int("lanetrace.stream", 1), attribute.Int("lanetrace.queue_delay_ns", 30_000), attribute.String("lanetrace.gap", "queued"),
+					attribute.Int("lanetrace.duration.raw_ns", 9000), attribute.String("lanetrace.calibration", "measured"),
+					attribute.Int("lanetrace.duration.uncertainty_ns", 64), attribute.Int("lanetrace.start.uncertainty_ns", 900)))
+				s.End()
+			}
+			if err := tp.Shutdown(ctx); err != nil {
+				b.Fatal(err)
+			}
+		})
 	}
 }
 
-// discardExporter stands for the network.
+// discardExporter stands for an exporter that does nothing.
 type discardExporter struct{}
 
 func (discardExporter) ExportSpans(context.Context, []sdktrace.ReadOnlySpan) error { return nil }
 func (discardExporter) Shutdown(context.Context) error                             { return nil }
+
+// marshalClient stands for the network: it makes the bytes and sends none.
+type marshalClient struct{}
+
+func (marshalClient) Start(context.Context) error { return nil }
+func (marshalClient) Stop(context.Context) error  { return nil }
+func (marshalClient) UploadTraces(_ context.Context, rs []*tracepb.ResourceSpans) error {
+	_, err := proto.Marshal(&coltracepb.ExportTraceServiceRequest{ResourceSpans: rs})
+	return err
+}
 
 // BenchmarkRequest is what building a request costs for each byte queued.
 func BenchmarkRequest(b *testing.B) {
