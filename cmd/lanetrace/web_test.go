@@ -406,6 +406,21 @@ func TestSlowClients(t *testing.T) {
 	srv.WriteTimeout /= divided
 	srv.IdleTimeout /= divided
 
+	// conns are those that the server has, most how many it had at most.
+	var mu sync.Mutex
+	conns, most := 0, 0
+	srv.ConnState = func(_ net.Conn, s http.ConnState) {
+		mu.Lock()
+		defer mu.Unlock()
+		switch s {
+		case http.StateNew:
+			conns++
+			most = max(most, conns)
+		case http.StateClosed:
+			conns--
+		}
+	}
+
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -459,8 +474,11 @@ func TestSlowClients(t *testing.T) {
 			t.Errorf("meanwhile: %d, %q", code, body)
 		}
 	}
-	// Beyond the limit a client waits, until the slow ones are gone.
-	slow = append(slices.Clone(slow), dial("GET"))
+	// Beyond the limit clients wait, until the slow ones are gone.
+	slow = slices.Clone(slow)
+	for range maxConns {
+		slow = append(slow, dial("GET"))
+	}
 	if code, _, _ := fetch(t, "GET", "http://"+l.Addr().String()+"/"); code != 200 {
 		t.Errorf("after a wait: %d", code)
 	}
@@ -472,6 +490,12 @@ func TestSlowClients(t *testing.T) {
 	}
 	close(drip)
 	<-dripped
+	mu.Lock()
+	// The server tells of an end a moment after it.
+	if most > maxConns+maxConns/4 || most < maxConns/2 {
+		t.Errorf("%d connections at once, want %d", most, maxConns)
+	}
+	mu.Unlock()
 	if took := time.Since(started); took < srv.ReadHeaderTimeout/2 {
 		t.Errorf("sent away after %v: nobody was slow", took)
 	}
