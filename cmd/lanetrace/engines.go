@@ -33,11 +33,16 @@ func (m engineMatch) none(what string, there []spanring.Info) error {
 	if len(there) == 0 {
 		return fmt.Errorf("no engines in %s", what)
 	}
+	return fmt.Errorf("no engine %q in %s: there is %s; --engine takes a service name, an executable or the beginning of a run id", string(m), what, namesOf(there))
+}
+
+// namesOf says which engines there are.
+func namesOf(there []spanring.Info) string {
 	names := make([]string, 0, len(there))
 	for _, i := range there {
 		names = append(names, nameOf(i))
 	}
-	return fmt.Errorf("no engine %q in %s: there is %s; --engine takes a service name, an executable or the beginning of a run id", string(m), what, strings.Join(names, ", "))
+	return strings.Join(names, ", ")
 }
 
 // readable is the ring directory, which must be there.

@@ -49,6 +49,8 @@ func (c *recordCmd) past(a *app, dir spanring.Dir) (err error) {
 	switch {
 	case err != nil:
 		return err
+	case engines == 0 && c.Engine == "" && len(seen) > 0:
+		return errors.Join(fmt.Errorf("no live engine in %s: --engine takes one that ended: %s", dir.Path, namesOf(seen)), os.Remove(c.Out))
 	case engines == 0:
 		return errors.Join(c.Engine.none(dir.Path, seen), os.Remove(c.Out))
 	case w.steps == 0:

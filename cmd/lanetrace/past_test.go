@@ -85,6 +85,10 @@ func TestRecordThePast(t *testing.T) {
 		t.Error("a file of nothing was left")
 	}
 	<-done
+	c = start(t, "record", "--dir", dir, "--last", "1m", "-o", out("x.json"))
+	if code, s := c.wait(t), c.err.String(); code != 1 || !strings.Contains(s, "no live engine in ") || !strings.Contains(s, ": gone-gpu") && !strings.Contains(s, ", gone-gpu") {
+		t.Errorf("exit code %d, stderr %q", code, s)
+	}
 	c = start(t, "record", "--dir", dir, "--last", "1ns", "-o", out("none.json"), "--engine", "synthetic-decode")
 	if code := c.wait(t); code != 0 || !strings.Contains(c.err.String(), "hold no step of the last 1ns") {
 		t.Errorf("exit code %d, stderr %q", code, c.err.String())
