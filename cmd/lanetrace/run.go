@@ -528,6 +528,45 @@ func (s *runSide) report() {
 		if text != "" {
 			fmt.Fprintf(s.a.stderr, "\n%s", text)
 		}
+		if who, ok := stepless(p); ok && noSteps(s.c.Step) != "" {
+			s.a.say("%s: no steps: %s", who, noSteps(s.c.Step))
+		}
+	}
+}
+
+// stepless says whether a ring's engine had telemetry on and began no step, and
+// which process it was.
+func stepless(path string) (who string, ok bool) {
+	r, err := spanring.Open(path, spanring.ReaderOptions{})
+	if err != nil {
+		return "", false
+	}
+	defer r.Close()
+	i, err := r.Info()
+	if err != nil {
+		return "", false
+	}
+	n, err := r.Counters()
+	if err != nil || n[spanring.CtrStepsBegun] > 0 || lanetrace.Level(i.Level) == lanetrace.LevelOff {
+		return "", false
+	}
+	return fmt.Sprintf("%s, pid %d", oneLine(i.Executable), i.PID), true
+}
+
+// noSteps is why a program had no steps under a setting of --step; empty where it
+// was to have none.
+func noSteps(setting string) string {
+	switch word, _, _ := strings.Cut(setting, ":"); {
+	case setting == "none":
+		return ""
+	case setting == "", word == "auto":
+		return "it marked none, and ended before something stood in for them; --step graph or window does so from the first launch"
+	case setting == "graph":
+		return "it launched no graph"
+	case word == "window":
+		return "it launched nothing"
+	default:
+		return fmt.Sprintf("no NVTX range of its matched --step %s; docs/attach.md has what to type", setting)
 	}
 }
 

@@ -172,6 +172,19 @@ func TestRunEnvironment(t *testing.T) {
 	}
 }
 
+func TestNoSteps(t *testing.T) {
+	auto := "it marked none, and ended before something stood in for them; --step graph or window does so from the first launch"
+	for setting, want := range map[string]string{
+		"": auto, "auto": auto, "auto:500": auto, "none": "", "graph": "it launched no graph", "window": "it launched nothing",
+		"window:20": "it launched nothing", "windows*": "no NVTX range of its matched --step windows*; docs/attach.md has what to type",
+		"vllm": "no NVTX range of its matched --step vllm; docs/attach.md has what to type",
+	} {
+		if d := cmp.Diff(want, noSteps(setting)); d != "" {
+			t.Errorf("--step %q (-want +got):\n%s", setting, d)
+		}
+	}
+}
+
 // TestRunSignals: a signal that is sent to lanetrace reaches the program once, and
 // so does one that a terminal sends to both.
 func TestRunSignals(t *testing.T) {
