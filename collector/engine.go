@@ -63,6 +63,7 @@ type known struct {
 	nowNS    int64
 	memory   ledger.Memory
 	allocs   []spanring.Alloc // room for the next scan
+	labels   siteLabels
 }
 
 // Label is the stable name of the engine in metrics: service name or executable,

@@ -67,7 +67,9 @@ func (e *Engine) Memory() ledger.Memory {
 			return ledger.Memory{}, err
 		}
 		e.known.allocs = as
-		return ledger.FromRing(as, s, e.src.Name), nil
+		m := ledger.FromRing(as, s, e.src.Name)
+		e.known.labels.set(m.Sites)
+		return m, nil
 	})
 }
 
@@ -188,7 +190,7 @@ func (e *Engine) observeMemory(o observation, c *spanring.Counters) {
 	}
 	var leaks []ledger.SiteTotal
 	for _, s := range e.mem.growth.Suspects() {
-		leaks = append(leaks, ledger.SiteTotal{Site: s.Site, Bytes: int64(min(s.BytesPerSecond, math.MaxInt64/2))})
+		leaks = append(leaks, ledger.SiteTotal{Site: s.Site, Label: SiteLabel(CleanText(s.Site)), Bytes: int64(min(s.BytesPerSecond, math.MaxInt64/2))})
 	}
 	for _, s := range e.mem.leaks.pick(leaks, 0) {
 		o.f(mMemGrowth, float64(s.bytes), s.attrs)
@@ -223,7 +225,7 @@ func (t *siteTop) pick(sites []ledger.SiteTotal, rest int64) []*topSite {
 	}
 	bytes := make(map[string]int64)
 	for i := range sites {
-		label := CutText(CleanText(sites[i].Site), MaxLabelBytes)
+		label := CutText(CleanText(sites[i].Title()), MaxLabelBytes)
 		switch m := t.members[label]; {
 		case m != nil:
 			m.bytes += sites[i].Bytes

@@ -17,8 +17,8 @@ type Name struct {
 	Kind spanring.NameKind
 	// Text is the whole recorded name, valid UTF-8 without control characters.
 	Text string
-	// Label is Text short enough for a metric label: of a kernel KernelLabel, at
-	// most MaxLabelBytes, ending in a hash when it was cut.
+	// Label is Text short enough for a metric label: of a kernel KernelLabel, of
+	// a call site SiteLabel, at most MaxLabelBytes, ending in a hash when it was cut.
 	Label string
 	// GraphID and GraphNodes are of a graph.
 	GraphID    uint64
@@ -138,8 +138,11 @@ func (n *names) get(id spanring.NameID) *Name {
 		nm.Text = unnamed
 	}
 	label := nm.Text
-	if nm.Kind == spanring.NameKernel {
+	switch nm.Kind {
+	case spanring.NameKernel:
 		label = KernelLabel(label)
+	case spanring.NameSite:
+		label = SiteLabel(label)
 	}
 	nm.Label = CutText(label, MaxLabelBytes)
 	n.m[id] = nm

@@ -18,14 +18,6 @@ type Allocation struct {
 	Site       string // file:line
 }
 
-// SiteTotal is what one call site's live allocations add up to.
-type SiteTotal struct {
-	Site     string // file:line
-	Function string // "" where it is not known
-	Bytes    int64
-	Count    int64
-}
-
 // Memory is the device memory of a ledger, or of a ring, at one moment.
 type Memory struct {
 	// State is AllocsNotTracked for a backend without a ledger; then there is

@@ -13,7 +13,8 @@ const mib = 1 << 20
 
 // Report is m as text: the total and both kinds of slack, a line each; then up to
 // topN call sites of at least minMiB MiB, largest first, and one line for the
-// rest; then up to topN files, largest first. It ends in a newline.
+// rest; then up to topN files, or modules of programs,
+// largest first. It ends in a newline.
 func (m *Memory) Report(topN, minMiB int) string {
 	if m.State == spanring.AllocsNotTracked {
 		return "device memory: not tracked\n"
@@ -73,7 +74,7 @@ func (m *Memory) sites(b *strings.Builder, topN int, least int64) {
 	others := 0
 	for i, s := range m.Sites {
 		if i < topN && s.Bytes >= least {
-			row(b, s.Bytes, s.Count, s.Site)
+			row(b, s.Bytes, s.Count, s.Title())
 			continue
 		}
 		rest.Bytes += s.Bytes
@@ -94,8 +95,9 @@ func (m *Memory) files(b *strings.Builder, topN int) {
 	}
 	at := make(map[string]int)
 	var files []SiteTotal
-	for _, s := range m.Sites {
-		f := fileOf(s.Site)
+	for j := range m.Sites {
+		s := &m.Sites[j]
+		f, _ := s.File()
 		i, ok := at[f]
 		if !ok {
 			i = len(files)
@@ -127,14 +129,6 @@ func printable(s string) string {
 		}
 		return r
 	}, s)
-}
-
-// fileOf is the file of a call site, the whole of one that names no line.
-func fileOf(site string) string {
-	if i := strings.LastIndexByte(site, ':'); i > 0 {
-		return site[:i]
-	}
-	return site
 }
 
 func size(bytes uint64) string {

@@ -5,7 +5,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
-	"strings"
 	"testing"
 )
 
@@ -94,7 +93,8 @@ func TestCallSite(t *testing.T) {
 		t.Fatalf("%+v", live)
 	}
 	for _, a := range live {
-		if file, line := filepath.Base(fileOf(a.Site)), a.Site[strings.LastIndexByte(a.Site, ':')+1:]; file != "site_test.go" || line != itoa(want[a.Addr]) {
+		s := SiteTotal{Site: a.Site}
+		if file, line := s.File(); filepath.Base(file) != "site_test.go" || line != int64(want[a.Addr]) {
 			t.Errorf("%+v, want line %d", a, want[a.Addr])
 		}
 	}
@@ -102,14 +102,6 @@ func TestCallSite(t *testing.T) {
 	if s := l.callSite(&[firstFrames]uintptr{}, 0); s != unknownSite {
 		t.Errorf("site %d", s)
 	}
-}
-
-func itoa(n int) string {
-	var b []byte
-	for ; n > 0; n /= 10 {
-		b = append([]byte{byte('0' + n%10)}, b...)
-	}
-	return string(b)
 }
 
 // TestCallSiteOfProgram builds a program that uses the library as an engine does,

@@ -125,6 +125,7 @@ type MemoryReport struct {
 // SiteReport is a call site with live allocations.
 type SiteReport struct {
 	Site     string `json:"site"`
+	Label    string `json:"label"`
 	Function string `json:"function"`
 	Bytes    int64  `json:"live_bytes"`
 	Count    int64  `json:"live_allocations"`
@@ -293,7 +294,7 @@ func memoryReport(e *collector.Engine) *MemoryReport {
 		Unlisted: t.UnlistedBytes, Sites: []SiteReport{},
 	}
 	for _, s := range m.Sites {
-		out.Sites = append(out.Sites, SiteReport{collector.CleanText(s.Site), collector.CleanText(s.Function), s.Bytes, s.Count})
+		out.Sites = append(out.Sites, SiteReport{collector.CleanText(s.Site), collector.CleanText(s.Title()), collector.CleanText(s.Function), s.Bytes, s.Count})
 	}
 	return out
 }

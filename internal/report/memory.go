@@ -112,7 +112,7 @@ func sweptText(s *ledger.SiteTotal, cells int) string {
 // siteLine shortens a call site so that what is said of it has room, but for a
 // site's end, which names the line.
 func siteLine(site, says string, cells int) string {
-	return clipMiddle(collector.CleanText(site), max(cells-width(says), leastSite)) + says
+	return clipMiddle(collector.SiteLabel(collector.CleanText(site)), max(cells-width(says), leastSite)) + says
 }
 
 const leastSite = 16
@@ -127,7 +127,7 @@ func plural(n int64, what string) string {
 // violationText says which guard band was changed, and how.
 func violationText(v *collector.Violation) [2]string {
 	return [2]string{
-		fmt.Sprintf("%s, allocation %d, %s bytes", v.Site.Text, v.Index, Count(v.Bytes)),
+		fmt.Sprintf("%s, allocation %d, %s bytes", collector.SiteLabel(v.Site.Text), v.Index, Count(v.Bytes)),
 		fmt.Sprintf("  %s of its band's %s bytes, from %d to %d, the first is %#02x, not %#02x",
 			Count(uint64(v.Changed)), Count(uint64(v.GuardBytes)), v.First, v.Last, v.Value, v.Fill),
 	}
@@ -136,7 +136,7 @@ func violationText(v *collector.Violation) [2]string {
 // leakText leaves out over how long it was before it shortens the call site.
 func leakText(s *ledger.Suspect, cells int) string {
 	says := fmt.Sprintf(": %s live, +%s/s", mibs(uint64(s.Bytes)), mibs(uint64(s.BytesPerSecond)))
-	if over := " over " + Duration(float64(s.Over)); width(s.Site+says+over) <= cells {
+	if over := " over " + Duration(float64(s.Over)); width(collector.SiteLabel(s.Site)+says+over) <= cells {
 		says += over
 	}
 	return siteLine(s.Site, says, cells)

@@ -238,6 +238,14 @@ func TestLongSites(t *testing.T) {
 			t.Errorf("%d cells: %q, want 70 that end in %q", width(c.text), c.text, c.end)
 		}
 	}
+	// A module's place has its symbol in words, and no build.
+	leak.Site, swept.Site = "libt.so!_ZN2at3fooIfEEvi+0x1 in kv (build 00)", "libt.so!_ZN2at3fooIfEEvi+0x1 in kv (build 00)"
+	if got := leakText(&leak, 70); got != "libt.so!at::foo+0x1 in kv: 3.00 MiB live, +1.00 MiB/s over 4.00 s" {
+		t.Errorf("a leak in a module: %q", got)
+	}
+	if got := sweptText(&swept, 70); got != "libt.so!at::foo+0x1 in kv: 3.00 MiB in 7 allocations" {
+		t.Errorf("swept of a module: %q", got)
+	}
 	leak.Site = "a.go:1"
 	if got := leakText(&leak, 70); got != "a.go:1: 3.00 MiB live, +1.00 MiB/s over 4.00 s" {
 		t.Errorf("a short one: %q", got)

@@ -8,8 +8,6 @@ import (
 	"io"
 	"math"
 	"path"
-	"strconv"
-	"strings"
 
 	"github.com/google/pprof/profile"
 
@@ -24,8 +22,8 @@ var ErrNotTracked = fmt.Errorf("device memory is not tracked")
 // Write writes m as a compressed profile of what is live at a time of the wall
 // clock in ns; 0 leaves the time out. The sample types are inuse_objects and
 // inuse_space, and the latter is the default, as in a heap profile. A function is
-// the engine's where the ledger knows it, else it is called after its file and
-// line. What was not listed is one sample of its own.
+// the engine's where the ledger knows it, else it is called after its site's label,
+// or after its file and line. What was not listed is one sample of its own.
 func Write(w io.Writer, m *ledger.Memory, unixNS int64) error {
 	if m.State == spanring.AllocsNotTracked {
 		return ErrNotTracked
@@ -58,9 +56,12 @@ func Profile(m *ledger.Memory, unixNS int64) *profile.Profile {
 		p.Comments = append(p.Comments, "telemetry is off: as of the moment when it was switched off")
 	}
 	add := func(s *ledger.SiteTotal) {
-		file, line := split(s.Site)
+		file, line := s.File()
 		fn := &profile.Function{ID: uint64(len(p.Function) + 1), Name: s.Function, SystemName: s.Function, Filename: file}
-		if fn.Name == "" {
+		switch {
+		case s.Label != "": // with the range that tells it from others of its function
+			fn.Name, fn.SystemName = s.Label, s.Site
+		case fn.Name == "":
 			fn.Name = path.Base(s.Site)
 			fn.SystemName = s.Site
 		}
@@ -77,15 +78,4 @@ func Profile(m *ledger.Memory, unixNS int64) *profile.Profile {
 		})
 	}
 	return p
-}
-
-// split is a call site's file and line; of one that names no line it is the whole
-// and 0.
-func split(site string) (file string, line int64) {
-	if i := strings.LastIndexByte(site, ':'); i > 0 {
-		if n, err := strconv.ParseInt(site[i+1:], 10, 32); err == nil && n > 0 {
-			return site[:i], n
-		}
-	}
-	return site, 0
 }

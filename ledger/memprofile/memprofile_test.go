@@ -28,6 +28,7 @@ func memory() *ledger.Memory {
 			{Site: "examples/decode/model.go:88", Function: "main.load", Bytes: 3000, Count: 3},
 			{Site: "examples/decode/cache.go:9", Bytes: 2000, Count: 1},
 			{Site: "libtorch.so+0x1234", Bytes: 1000, Count: 7},
+			{Site: "libt.so!_Z1fv+0x5 in kv (build 00)", Label: "libt.so!f+0x5 in kv", Function: "f", Bytes: 900, Count: 2},
 		},
 	}
 }
@@ -62,7 +63,8 @@ func TestProfile(t *testing.T) {
 	want := []row{
 		{"main.load", "examples/decode/model.go", 88, 3, 3000},
 		{"cache.go:9", "examples/decode/cache.go", 9, 1, 2000},
-		{"libtorch.so+0x1234", "libtorch.so+0x1234", 0, 7, 1000},
+		{"libtorch.so+0x1234", "libtorch.so", 0, 7, 1000},
+		{"libt.so!f+0x5 in kv", "libt.so", 0, 2, 900},
 		{"not listed", "not listed", 0, 2, 50},
 	}
 	if d := cmp.Diff(want, got, cmp.AllowUnexported(row{})); d != "" {
