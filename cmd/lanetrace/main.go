@@ -22,6 +22,7 @@ import (
 	"os/signal"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/alecthomas/kong"
 )
@@ -39,9 +40,13 @@ func realMain() int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	// A second signal ends the process at once.
-	context.AfterFunc(ctx, stop)
+	context.AfterFunc(ctx, func() { time.AfterFunc(sameSignal, stop) })
 	return run(ctx, os.Args[1:], os.Stdout, os.Stderr)
 }
+
+// sameSignal is how long after a signal another one is taken for the same: timeout(1)
+// and some supervisors send each to the process and to its group.
+const sameSignal = time.Second
 
 // Exit codes.
 const (
