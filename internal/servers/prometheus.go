@@ -361,8 +361,9 @@ type Rule struct {
 	LastError string `json:"lastError"`
 	State     string `json:"state"` // of an alerting rule: inactive, pending or firing
 	Alerts    []struct {
-		Labels map[string]string `json:"labels"`
-		State  string            `json:"state"`
+		Labels      map[string]string `json:"labels"`
+		Annotations map[string]string `json:"annotations"`
+		State       string            `json:"state"`
 	} `json:"alerts"`
 }
 

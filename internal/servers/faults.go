@@ -1,0 +1,99 @@
+package servers
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"regexp"
+	"testing"
+
+	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
+
+	"github.com/lanetrace/lanetrace/collector"
+	"github.com/lanetrace/lanetrace/exporters/prometheus"
+	"github.com/lanetrace/lanetrace/internal/synth"
+	"github.com/lanetrace/lanetrace/spanring"
+)
+
+// StandIn is an engine's ring that a test writes: what happens in it is what the test
+// says. It is closed with the test.
+func StandIn(tb testing.TB, ringDir string, g spanring.Geometry) *spanring.Writer {
+	tb.Helper()
+	w, err := spanring.Create(spanring.Dir{Path: ringDir, Group: -1}, spanring.Options{
+		Geometry: g, Info: spanring.Info{Service: "stand-in", Executable: "stand-in", Level: 2, Rank: spanring.NoRank},
+	})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() {
+		if err := w.Close(); err != nil {
+			tb.Error(err)
+		}
+	})
+	return w
+}
+
+// ServeSynth reads a synthetic engine to its end, in its own time, and serves what
+// the sidecar's pipeline makes of it until the test ends.
+func ServeSynth(tb testing.TB, o synth.Options) (url string) {
+	tb.Helper()
+	ins := collector.NewInstruments(collector.InstrumentOptions{})
+	x, err := prometheus.New(prometheus.Options{Producers: []sdkmetric.Producer{ins.AllForms()}})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	mp, meter, err := collector.NewMeterProvider(collector.MeterOptions{Version: "0", Readers: []sdkmetric.Reader{x.Reader()}})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	if err := ins.Register(meter); err != nil {
+		tb.Fatal(err)
+	}
+	p, err := collector.NewProcessor(synth.New(o), collector.ProcessorOptions{Instruments: ins})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	if err := p.Drain(); err != nil {
+		tb.Fatal(err)
+	}
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", x.Handler())
+	s := httptest.NewServer(mux)
+	tb.Cleanup(func() {
+		s.Close()
+		if err := p.Close(); err != nil {
+			tb.Error(err)
+		}
+		if err := mp.Shutdown(tb.Context()); err != nil && tb.Context().Err() == nil {
+			tb.Error(err)
+		}
+	})
+	return s.URL
+}
+
+var (
+	forTime  = regexp.MustCompile(`(?m)^(\s*for:) [1-9].*$`)
+	hangTime = regexp.MustCompile(`(lanetrace_spans_in_flight_age_seconds >) 30`)
+)
+
+// HurriedAlerts is a copy of the shipped alerts that waits a second wherever they
+// wait, and for spans in flight. All else is as it is shipped.
+func HurriedAlerts(tb testing.TB) string {
+	tb.Helper()
+	text, err := os.ReadFile(filepath.Join(Root(tb), "dashboards", "prometheus", "alerts.yml"))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	if !hangTime.Match(text) {
+		tb.Fatal("the rule of spans in flight is not what is hurried")
+	}
+	out := forTime.ReplaceAll(text, []byte("$1 1s"))
+	out = hangTime.ReplaceAll(out, []byte("$1 1"))
+	path := filepath.Join(tb.TempDir(), "alerts.yml")
+	if err := os.WriteFile(path, out, 0o600); err != nil {
+		tb.Fatal(fmt.Errorf("hurry the alerts: %w", err))
+	}
+	return path
+}
