@@ -346,9 +346,17 @@ func (c *Collector) ready(now time.Time) []*ring {
 	slices.SortFunc(cs, func(a, b candidate) int {
 		return cmp.Or(cmp.Compare(a.madeNS, b.madeNS), strings.Compare(a.path, b.path))
 	})
-	out := make([]*ring, len(cs))
-	for i, x := range cs {
-		out[i] = x.ring
+	// Behind one that is dead its namesakes wait, as they do for one that dies: found
+	// together with it, the engine that lives would be the second of its name.
+	out, dying := make([]*ring, 0, len(cs)), map[string]bool{}
+	for _, x := range cs {
+		if dying[x.base] {
+			continue
+		}
+		out = append(out, x.ring)
+		if alive, err := x.src.Alive(); err != nil || !alive {
+			dying[x.base] = true
+		}
 	}
 	return out
 }

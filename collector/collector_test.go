@@ -214,6 +214,25 @@ func TestRestartKeepsItsLabel(t *testing.T) {
 	eventually(t, "only the last run is known", func() bool { return cmp.Equal(labels(c), []string{"chat ended"}) })
 }
 
+// TestLiveEngineKeepsItsLabel: a collector that starts beside a live engine finds its
+// dead selves too, and the live one has the name without a number.
+func TestLiveEngineKeepsItsLabel(t *testing.T) {
+	d := ringDir(t)
+	var w *spanring.Writer
+	for i := range 3 {
+		w = newRing(t, d, spanring.Info{Service: "chat"})
+		writeStep(w, 1, 0)
+		if i < 2 {
+			w.Close()
+		}
+	}
+	c, _ := start(t, Options{Dir: d})
+	eventually(t, "the live engine under its own name", func() bool {
+		es := c.Engines()
+		return len(es) == 1 && es[0].RunID() == w.Info().RunID && es[0].Label() == "chat" && es[0].State() == EngineLive
+	})
+}
+
 func TestLabelWaitsForTheGPU(t *testing.T) {
 	d := ringDir(t)
 	w := newRing(t, d, spanring.Info{Service: "chat"})
