@@ -39,7 +39,7 @@ test-servers: servers ## the pipeline against real servers
 	GO="$(GO)" $(GO) test -count=1 -tags servers ./internal/servers/...
 
 .PHONY: check
-check: generated vet lint agent race fuzz ## generated files current, vet, lint, the agent built, race detector, a second of each fuzz target
+check: generated vet lint agent race fuzz soak-short ## generated files current, vet, lint, the agent built, race detector, a second of each fuzz target, a short soak
 
 .PHONY: vet
 vet:
@@ -64,6 +64,19 @@ fuzz: ## FUZZ=1s of each fuzz target
 .PHONY: generated
 generated: ## fail when a generated file is not what its generator makes
 	@GO="$(GO)" ./internal/ci/generated
+
+# Every run draws another seed and prints it; SOAK="-seed N" repeats one.
+.PHONY: soak
+soak: ## two engines and a sidecar that are killed and stopped, a full disk, an outage: 25 million spans, 12 minutes
+	@mkdir -p $(BIN)
+	$(BUILD) -o $(BIN)/ ./cmd/lanetrace ./internal/soak
+	./$(BIN)/soak -sidecar $(BIN)/lanetrace $(SOAK)
+
+.PHONY: soak-short
+soak-short: ## the same in less than a minute
+	@mkdir -p $(BIN)
+	$(BUILD) -o $(BIN)/ ./cmd/lanetrace ./internal/soak
+	./$(BIN)/soak -sidecar $(BIN)/lanetrace -spans 500000 -rounds 4 -window 1s -quiet 1s -longest 2s -limit 5m $(SOAK)
 
 .PHONY: bench
 bench: ## benchmarks, ns/op and allocs/op; ratios are taken within one run
