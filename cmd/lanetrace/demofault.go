@@ -99,7 +99,8 @@ func (c *demoCmd) show(a *app) (err error) {
 		err = errors.Join(err, <-read)
 	}()
 
-	s.say("%s: %s", c.Fault, faultStories[c.Fault].what)
+	story := storyOf(c.Fault)
+	s.say("%s: %s", c.Fault, story.what)
 	s.step("a sidecar reads the rings, an engine starts: 100 steps a second on a simulated GPU")
 	if s.engine, err = startFaultEngine(c.Fault, s.dir.Path); err != nil {
 		return err
@@ -116,7 +117,7 @@ func (c *demoCmd) show(a *app) (err error) {
 	}
 	s.faulted = time.Now()
 	s.step("the fault: %s", what)
-	if err := faultStories[c.Fault].show(ctx, s); err != nil {
+	if err := story.show(ctx, s); err != nil {
 		return s.ended(ctx, err)
 	}
 	if !c.KeepRunning {

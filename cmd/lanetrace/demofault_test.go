@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/lanetrace/lanetrace/examples/faulty"
 )
 
 // A line of the exposition is picked by name, labels and value, all of them.
@@ -66,12 +68,12 @@ func TestLinesKept(t *testing.T) {
 // Every fault has a story.
 func TestStories(t *testing.T) {
 	help := new(demoCmd).Help()
-	for f, s := range faultStories {
-		if s.what == "" || s.show == nil || !strings.Contains(help, "--fault "+string(f)+" ") {
+	for _, f := range faulty.Faults() {
+		if s := storyOf(f); s.what == "" || s.show == nil || !strings.Contains(help, "--fault "+string(f)+" ") {
 			t.Errorf("%s: %q", f, s.what)
 		}
 	}
-	if len(faultStories) != 6 {
-		t.Errorf("%d stories", len(faultStories))
+	if s := storyOf("fire"); s.show != nil {
+		t.Errorf("a story of none: %q", s.what)
 	}
 }

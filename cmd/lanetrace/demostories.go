@@ -16,15 +16,23 @@ type story struct {
 	show func(context.Context, *stage) error
 }
 
-// faultStories are the stories of all faults. A variable, and never changed: a map
-// cannot be constant.
-var faultStories = map[faulty.Fault]story{
-	faulty.Crash:   {"an engine is killed within a step. What was it doing?", showCrash},
-	faulty.Hang:    {"the GPU completes nothing any more. Which kernel, and since when?", showHang},
-	faulty.Leak:    {"device memory that nobody frees. Which line allocates it?", showLeak},
-	faulty.Overrun: {"a kernel writes past the end of its buffer. Which buffer, and how far?", showOverrun},
-	faulty.Perturb: {"one step launches its kernels with another argument. Which one?", showPerturb},
-	faulty.Drop:    {"telemetry runs out of event pairs. What is missing from the picture?", showDrop},
+// storyOf is the story of a fault.
+func storyOf(f faulty.Fault) story {
+	switch f {
+	case faulty.Crash:
+		return story{"an engine is killed within a step. What was it doing?", showCrash}
+	case faulty.Hang:
+		return story{"the GPU completes nothing any more. Which kernel, and since when?", showHang}
+	case faulty.Leak:
+		return story{"device memory that nobody frees. Which line allocates it?", showLeak}
+	case faulty.Overrun:
+		return story{"a kernel writes past the end of its buffer. Which buffer, and how far?", showOverrun}
+	case faulty.Perturb:
+		return story{"one step launches its kernels with another argument. Which one?", showPerturb}
+	case faulty.Drop:
+		return story{"telemetry runs out of event pairs. What is missing from the picture?", showDrop}
+	}
+	return story{}
 }
 
 func showCrash(ctx context.Context, s *stage) error {
