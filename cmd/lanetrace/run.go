@@ -30,10 +30,10 @@ type runCmd struct {
 	Cmd    []string         `arg:"" passthrough:"" name:"cmd" help:"Program to run, and its arguments; -- before it ends the flags of lanetrace."`
 	Agent  string           `help:"The agent library (default: liblanetrace.so beside lanetrace, else in bin/ of the current folder)." placeholder:"FILE"`
 	Level  *lanetrace.Level `help:"Level that the program starts at: off, basic, lane or kernel (default lane)." placeholder:"LEVEL"`
-	Step   string           `help:"NVTX ranges that are steps, or vllm, sglang, graph, window, none: see docs/attach.md (default auto)." placeholder:"PATTERNS"`
-	Lanes  string           `help:"NVTX ranges that are lanes (default: all, or what belongs to the engine)." placeholder:"PATTERNS"`
+	Step   string           `help:"NVTX ranges that are steps, * for any text, separated by commas; or vllm, sglang, graph, window, window:MS, none, auto: see docs/attach.md (default auto)." placeholder:"PATTERNS"`
+	Lanes  string           `help:"NVTX ranges that are lanes; RANGE=NAME names one (default: all, or what belongs to the engine)." placeholder:"PATTERNS"`
 	Listen listenAddr       `help:"Where to serve /metrics (default ${default})." default:"127.0.0.1:9478" placeholder:"HOST:PORT"`
-	Report bool             `help:"Print a report at the end." default:"true" negatable:""`
+	Report bool             `help:"Print a report on standard error at the end." default:"true" negatable:""`
 	webFlags
 	dirFlags
 	otlpFlags
@@ -41,6 +41,21 @@ type runCmd struct {
 	slowArmFlags
 	metricFlags
 	keepFlags
+}
+
+// Help says more than the flags do.
+func (runCmd) Help() string {
+	return `Standard output is the program's; what lanetrace says, and the report, go to standard error. Signals are passed on.
+
+Exit code: the program's; of one that a signal killed 128 and its number, 127 and 126 when it could not be started.
+
+Examples:
+
+    lanetrace run -- python serve.py
+    lanetrace run --step 'step*' --lanes '*' -- python serve.py
+    VLLM_NVTX_SCOPES_FOR_PROFILING=1 lanetrace run --step vllm -- vllm serve MODEL
+
+While it runs, "lanetrace top" shows its lanes, and "lanetrace arm --steps 8" times the kernels of the next steps.`
 }
 
 // agentName is the agent's file.

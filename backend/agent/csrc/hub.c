@@ -43,7 +43,7 @@ enum { NEW, RUNNING, FAILED, STOPPED };
 
 _Atomic uint32_t lt_hub_level_word;
 _Atomic int32_t lt_hub_armed_open;
-_Atomic uint32_t lt_hub_awaited_word = 1;
+_Atomic uint32_t lt_ranges_word = LT_HUB_AWAITED;
 
 static _Atomic(lt_hub *) the_hub;
 static _Atomic int state;
@@ -57,7 +57,7 @@ bool lt_exiting(void) { return atomic_load_explicit(&exiting, memory_order_relax
 bool lt_capturing(void) { return atomic_load(&captures) > 0; }
 void lt_capture_begun(void) { atomic_fetch_add(&captures, 1); }
 void lt_capture_ended(void) { atomic_fetch_sub(&captures, 1); }
-void lt_hub_never(void) { atomic_store(&lt_hub_awaited_word, 0); }
+void lt_hub_never(void) { atomic_fetch_and(&lt_ranges_word, ~(uint32_t)LT_HUB_AWAITED); }
 
 lt_ring *lt_hub_ring(void) {
   lt_hub *h = lt_the_hub();
@@ -227,7 +227,7 @@ static void in_child(void) {
   pthread_mutex_init(&starting, NULL);
   if (atomic_load(&state) != FAILED) { // what could not be made was said already
     atomic_store(&state, NEW);
-    atomic_store(&lt_hub_awaited_word, 1);
+    atomic_fetch_or(&lt_ranges_word, LT_HUB_AWAITED);
   }
 }
 
@@ -291,7 +291,7 @@ int lt_hub_start(const lt_driver *drv) {
       }
       s = h != NULL ? RUNNING : FAILED;
       atomic_store(&state, s);
-      atomic_store(&lt_hub_awaited_word, 0);
+      lt_hub_never();
     }
     pthread_mutex_unlock(&starting);
   }

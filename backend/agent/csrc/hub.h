@@ -28,8 +28,10 @@ enum lt_level { LT_LEVEL_OFF = 0, LT_LEVEL_BASIC = 1, LT_LEVEL_LANE = 2, LT_LEVE
 // Only lt_hub_level and lt_timing read these: they are the one load.
 extern _Atomic uint32_t lt_hub_level_word __attribute__((visibility("hidden")));
 extern _Atomic int32_t lt_hub_armed_open __attribute__((visibility("hidden")));
-// Only lt_hub_awaited reads this.
-extern _Atomic uint32_t lt_hub_awaited_word __attribute__((visibility("hidden")));
+// Why ranges matter at level off, 0: they do not. One word, so that there they cost two
+// loads: the level and this.
+enum { LT_HUB_AWAITED = 1, LT_RANGES_SEEN = 2 };
+extern _Atomic uint32_t lt_ranges_word __attribute__((visibility("hidden")));
 
 // lt_hub_level is the level in force; LT_LEVEL_OFF without a hub. [hot]
 static inline int lt_hub_level(void) {
@@ -38,10 +40,10 @@ static inline int lt_hub_level(void) {
 
 // lt_hub_awaited: the process has no hub yet and may still get one. One load. [hot]
 static inline int lt_hub_awaited(void) {
-  return atomic_load_explicit(&lt_hub_awaited_word, memory_order_relaxed) != 0;
+  return (atomic_load_explicit(&lt_ranges_word, memory_order_relaxed) & LT_HUB_AWAITED) != 0;
 }
 
-// lt_hub_never says that the process gets no hub: lt_hub_start will not be called.
+// lt_hub_never says that the process gets no hub beyond the one that it may have.
 void lt_hub_never(void);
 
 // lt_timing: some armed step is open, so launches have to ask lt_launch_begin. One

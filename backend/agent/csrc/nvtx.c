@@ -110,7 +110,8 @@ static const char *text_of(const struct attributes *a, char buf[WIDE_BYTES], siz
 static bool off(void) { return !lt_ranges_followed(); }
 
 static int missed(void) {
-  lt_range_missed();
+  if (!lt_ranges_idle())
+    lt_range_missed();
   return NO_TRACKING;
 }
 
@@ -141,7 +142,9 @@ static int domain_push_ex(const struct named *domain, const struct attributes *a
 
 static int push_ex(const struct attributes *a) { return domain_push_ex(NULL, a); }
 
-static int domain_pop(const struct named *domain) { return pushed(lt_range_pop(domain_name(domain))); }
+static int domain_pop(const struct named *domain) {
+  return lt_ranges_idle() ? NO_TRACKING : pushed(lt_range_pop(domain_name(domain)));
+}
 static int pop(void) { return domain_pop(NULL); }
 
 static uint64_t start_a(const char *text) {

@@ -522,6 +522,7 @@ static struct thread *thread(void) {
     t->epoch = now;
     pthread_setspecific(key, t);
     self = t;
+    atomic_fetch_or_explicit(&lt_ranges_word, LT_RANGES_SEEN, memory_order_relaxed);
   }
   if (t->epoch != now) {
     // Its steps and lanes are the parent's, which ends them itself.

@@ -47,6 +47,10 @@
 
 // lt_ranges_followed: lt_range_push follows. When not, call lt_range_missed instead.
 static inline bool lt_ranges_followed(void) { return lt_hub_level() != LT_LEVEL_OFF || lt_hub_awaited(); }
+// lt_ranges_idle: the level is off and no range was ever followed: there is nothing to do.
+static inline bool lt_ranges_idle(void) {
+  return lt_hub_level() == LT_LEVEL_OFF && atomic_load_explicit(&lt_ranges_word, memory_order_relaxed) == 0;
+}
 void lt_range_missed(void);
 
 // lt_range_push begins a range on the calling thread; it returns how many were open.
