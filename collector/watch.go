@@ -2,6 +2,7 @@ package collector
 
 import (
 	"errors"
+	"io/fs"
 	"time"
 
 	"github.com/lanetrace/lanetrace/spanring"
@@ -22,13 +23,16 @@ func (c *Collector) list() (paths []string, ok bool) {
 		paths, err = c.o.Dir.List()
 	}
 	reason := ""
-	if err != nil {
+	switch {
+	case errors.Is(err, spanring.ErrDirMissing), errors.Is(err, fs.ErrNotExist):
+		reason = "missing" // one way or the other, while it is being removed
+	case err != nil:
 		reason = err.Error()
 	}
 	switch {
 	case reason == c.listFailed:
 	case err != nil:
-		c.o.Logger.Warn("ring directory cannot be listed", "reason", reason)
+		c.o.Logger.Warn("ring directory cannot be listed", "reason", err.Error())
 	default:
 		c.o.Logger.Info("ring directory can be listed again")
 	}

@@ -210,7 +210,7 @@ func (g *engine) land(t *testing.T) {
 // TestHang: each hang is told once, with a record, while the GPU completes nothing;
 // the engine's age in flight grows meanwhile and is 0 before and after.
 func TestHang(t *testing.T) {
-	const hangAfter = 40 * time.Millisecond
+	const hangAfter = 250 * time.Millisecond
 	g := watchDir(t, hangAfter, nil)
 	e := newEngine(t, g.dir.Path)
 	e.step()
