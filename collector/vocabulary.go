@@ -1,9 +1,12 @@
 package collector
 
-import "github.com/lanetrace/lanetrace/spanring"
+import (
+	"github.com/lanetrace/lanetrace/ledger"
+	"github.com/lanetrace/lanetrace/spanring"
+)
 
-// The ring's words that are part of the model, so that exporters need know
-// nothing of rings.
+// The ring's and the ledger's words that are part of the model, so that exporters
+// and pages need know nothing of rings.
 type (
 	// RunID is the random identity of one run of one producer.
 	RunID = spanring.RunID
@@ -11,6 +14,8 @@ type (
 	Info = spanring.Info
 	// TraceContext is a request's span in its own trace.
 	TraceContext = spanring.TraceContext
+	// Memory is an engine's device memory at one moment.
+	Memory = ledger.Memory
 )
 
 // The kinds of spans.

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"html"
 	"io"
 	"log/slog"
 	"net"
@@ -20,6 +19,7 @@ import (
 
 	"github.com/lanetrace/lanetrace"
 	"github.com/lanetrace/lanetrace/collector"
+	"github.com/lanetrace/lanetrace/dashboards/web"
 	"github.com/lanetrace/lanetrace/exporters/otlp"
 	"github.com/lanetrace/lanetrace/exporters/prometheus"
 	"github.com/lanetrace/lanetrace/exporters/recording"
@@ -42,6 +42,7 @@ type service struct {
 	lis  net.Listener
 	srv  *http.Server
 	web  webConfig
+	page *web.Page
 
 	errc  chan error
 	col   atomic.Pointer[collector.Collector]
@@ -100,7 +101,12 @@ func (a *app) newService(o serviceOptions) (s *service, err error) {
 	if err != nil {
 		return s, err
 	}
+	s.page = web.New(web.Options{
+		Engines: s.engines, Download: downloads(o.dir), Waiting: "rings are looked for in " + o.dir.Path,
+		Version: lanetrace.Version, Logger: o.log,
+	})
 	s.srv = newWebServer(s.handler(), o.log)
+	s.srv.RegisterOnShutdown(s.page.Close) // its streams never end by themselves
 	return s, nil
 }
 
@@ -193,7 +199,7 @@ func (s *service) serve() {
 // read reads the rings of dir until ctx ends: all that is there by then, too.
 // attached, if not nil, is called when an engine's series are there.
 func (s *service) read(ctx context.Context, dir spanring.Dir, selector func() collector.Selector, attached func(*collector.Engine)) error {
-	po := collector.ProcessorOptions{Instruments: s.ins}
+	po := collector.ProcessorOptions{Instruments: s.ins, Observers: []collector.Observer{s.page}}
 	if s.exp != nil {
 		po.Exporter = s.exp
 	}
@@ -265,6 +271,9 @@ func (s *service) close() error {
 		})
 	}
 	sent.Wait()
+	if s.page != nil {
+		s.page.Close()
+	}
 	if s.srv != nil {
 		if err := s.srv.Shutdown(ctx); err != nil {
 			return errors.Join(err, s.srv.Close())
@@ -294,7 +303,8 @@ func (s *service) handler() http.Handler {
 		plain(w, http.StatusOK, "ok\n")
 	})
 	mux.HandleFunc("GET /debug/account", s.account)
-	mux.HandleFunc("GET /{$}", s.index)
+	mux.Handle("GET /{$}", s.page)
+	mux.Handle("GET /live/", s.page)
 	return mux
 }
 
@@ -302,6 +312,14 @@ func plain(w http.ResponseWriter, code int, text string) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.WriteHeader(code)
 	_, _ = io.WriteString(w, text) // the client's loss
+}
+
+// engines are the runs known now.
+func (s *service) engines() []*collector.Engine {
+	if c := s.col.Load(); c != nil {
+		return c.Engines()
+	}
+	return nil
 }
 
 // accounts are the loss accounts of the engines known now.
@@ -320,29 +338,4 @@ func (s *service) account(w http.ResponseWriter, _ *http.Request) {
 	}
 	w.Header().Set("Content-Type", "application/json")
 	_, _ = w.Write(append(b, '\n')) // the client's loss
-}
-
-// index lists what there is.
-func (s *service) index(w http.ResponseWriter, _ *http.Request) {
-	w.Header().Set("Content-Type", "text/html; charset=utf-8")
-	_, _ = io.WriteString(w, `<!doctype html>
-<html lang="en"><meta charset="utf-8"><title>lanetrace</title>
-<style>body{font:16px/1.6 system-ui,sans-serif;max-width:44rem;margin:3rem auto;padding:0 1rem}code{font-size:.95em}</style>
-<h1>lanetrace</h1>
-<ul>
-<li><a href="/metrics">/metrics</a> metrics for Prometheus
-<li><a href="/debug/account">/debug/account</a> the loss account of each engine, as JSON
-<li><a href="/healthz">/healthz</a>, <a href="/readyz">/readyz</a> for supervisors
-</ul>
-<h2>Engines</h2>
-<ul>
-`)
-	as := s.accounts()
-	if len(as) == 0 {
-		_, _ = io.WriteString(w, "<li>none yet\n")
-	}
-	for _, a := range as {
-		fmt.Fprintf(w, "<li><code>%s</code> %s, run <code>%s</code>\n", html.EscapeString(a.Engine), html.EscapeString(a.State), html.EscapeString(a.RunID))
-	}
-	_, _ = io.WriteString(w, "</ul></html>\n")
 }

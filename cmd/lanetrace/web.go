@@ -15,6 +15,8 @@ import (
 
 	"github.com/prometheus/exporter-toolkit/web"
 	"go.yaml.in/yaml/v2"
+
+	page "github.com/lanetrace/lanetrace/dashboards/web"
 )
 
 // webFlags say who may read what is served, and how.
@@ -143,7 +145,7 @@ func readOnly(next http.Handler) http.Handler {
 			h.Set("X-Frame-Options", "deny")
 		}
 		if h.Get("Content-Security-Policy") == "" {
-			h.Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'")
+			h.Set("Content-Security-Policy", page.ContentSecurityPolicy)
 		}
 		switch {
 		case r.Method != http.MethodGet && r.Method != http.MethodHead:

@@ -1,0 +1,157 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+
+	"github.com/lanetrace/lanetrace/collector"
+	"github.com/lanetrace/lanetrace/dashboards/web"
+	"github.com/lanetrace/lanetrace/exporters/chrome"
+	"github.com/lanetrace/lanetrace/exporters/recording"
+	"github.com/lanetrace/lanetrace/spanring"
+)
+
+// downloads writes steps that the live page shows. They are read from the ring anew:
+// what is read for a download must not be counted as exported in the account of the
+// engine.
+func downloads(dir spanring.Dir) func(io.Writer, web.Download) error {
+	return func(w io.Writer, d web.Download) error {
+		src, err := openRun(dir, d.Run)
+		if err != nil {
+			return err
+		}
+		if d.Format == web.FormatRecording {
+			return errors.Join(recordSteps(w, src, d.Steps), src.Close())
+		}
+		return chromeSteps(w, src, d.Steps)
+	}
+}
+
+// openRun opens the ring of a run from its oldest entry.
+func openRun(dir spanring.Dir, run string) (collector.Source, error) {
+	rings, err := dir.List()
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	for _, path := range rings {
+		r, err := spanring.Open(path, spanring.ReaderOptions{})
+		if err != nil {
+			continue // another engine's trouble, or removed just now
+		}
+		if i, err := r.Info(); err == nil && i.RunID.String() == run {
+			return collector.NewRingSource(r), nil
+		}
+		if err := r.Close(); err != nil {
+			return nil, fmt.Errorf("close ring: %w", err)
+		}
+	}
+	return nil, web.ErrNoRun
+}
+
+// upToNow calls poll until it has read what src had published when this began.
+func upToNow(src collector.Source, poll func() (n int, done bool, err error)) error {
+	if _, _, err := src.Poll(nil); err != nil {
+		return err
+	}
+	published := src.Account().Published
+	for {
+		n, done, err := poll()
+		if a := src.Account(); err != nil || done || n == 0 || a.Received+a.Lost+a.Missed >= published {
+			return err
+		}
+	}
+}
+
+// chromeSteps writes steps as trace events, and closes src.
+func chromeSteps(w io.Writer, src collector.Source, steps web.Steps) error {
+	c := chrome.NewWriter(w)
+	p, err := collector.NewProcessor(src, collector.ProcessorOptions{Exporter: stepFilter{c, steps}, Selector: collector.SelectAll{}})
+	if err != nil {
+		return errors.Join(err, src.Close())
+	}
+	err = upToNow(src, p.Poll)
+	err = errors.Join(err, p.Close())
+	return errors.Join(err, c.Close())
+}
+
+// stepFilter lets some steps through.
+type stepFilter struct {
+	next  collector.Exporter
+	steps web.Steps
+}
+
+// Export implements collector.Exporter.
+func (f stepFilter) Export(s *collector.Step, reason collector.ExportReason) {
+	if f.steps.Has(s.Number) {
+		f.next.Export(s, reason)
+		return
+	}
+	s.Engine.Ledger().NotSelect(collector.NotWanted, s.Units())
+}
+
+// recordSteps writes the entries of steps as a recording.
+func recordSteps(w io.Writer, src collector.Source, steps web.Steps) error {
+	rec, err := recording.NewWriter(w, recording.Options{Writer: program})
+	if err != nil {
+		return err
+	}
+	run, err := rec.Begin(src)
+	if err != nil {
+		return errors.Join(err, rec.Close())
+	}
+	batch := make([]spanring.Entry, 256)
+	err = upToNow(src, func() (int, bool, error) {
+		n, done, err := src.Poll(batch)
+		kept := batch[:0]
+		for i := range batch[:n] {
+			if step, ok := stepOf(&batch[i].Words); ok && steps.Has(step) {
+				kept = append(kept, batch[i])
+			}
+		}
+		if len(kept) > 0 {
+			err = errors.Join(err, run.Append(kept))
+		}
+		return n, done, err
+	})
+	return errors.Join(err, run.End(), rec.Close())
+}
+
+// stepOf is the step that an entry is part of; ok is false when it is of none.
+func stepOf(w *spanring.Words) (step uint64, ok bool) {
+	var err error
+	switch w.Kind() {
+	case spanring.KindStepBegin:
+		var e spanring.StepBegin
+		e, err = w.StepBegin()
+		step = e.Step
+	case spanring.KindStepEnd:
+		var e spanring.StepEnd
+		e, err = w.StepEnd()
+		step = e.Step
+	case spanring.KindStepAttrs:
+		var e spanring.StepAttrs
+		e, err = w.StepAttrs()
+		step = e.Step
+	case spanring.KindLane, spanring.KindKernel, spanring.KindGraph:
+		var e spanring.Span
+		e, err = w.Span()
+		step = e.Step
+	case spanring.KindSpanFailed:
+		var e spanring.SpanFailed
+		e, err = w.SpanFailed()
+		step = e.Step
+	case spanring.KindLaunchDiff:
+		var e spanring.LaunchDiff
+		e, err = w.LaunchDiff()
+		step = e.Step
+	case spanring.KindTraceContext:
+		var e spanring.StepLink
+		e, err = w.StepLink()
+		step = e.Step
+	default:
+		return 0, false
+	}
+	return step, err == nil
+}

@@ -1,0 +1,313 @@
+// The page: one stream of events in, everything else drawn of it.
+import { Charts } from "./charts.js";
+import { byID, el } from "./dom.js";
+import { theme } from "./colors.js";
+import { Held, decode } from "./model.js";
+import { Overview, Timeline, describe } from "./timeline.js";
+import { showHealth, showKernels, showLanes, showMemory } from "./tables.js";
+
+const followed = 8; // steps in view while the newest are followed
+
+let run = null; // the run shown
+let state = null;
+let held = new Held();
+let source = null;
+let engine = new URLSearchParams(location.search).get("engine") ?? "";
+let follow = true;
+let only = null; // "slow", "armed" or null
+let skipped = 0;
+let frozen = 0; // steps that came while the view did not follow
+let again = 0; // timer of a connection that has to be made by hand
+
+const charts = new Charts();
+const overview = new Overview(byID("overview"), (s) => {
+  setFollow(false);
+  timeline.showSteps([s]);
+});
+const timeline = new Timeline(byID("timeline"), byID("tip"), {
+  onView: () => {
+    setFollow(false);
+    drawn();
+  },
+  onSelect: details,
+});
+
+// --- the stream
+
+function connect() {
+  clearTimeout(again);
+  source?.close();
+  link("connecting", "");
+  source = new EventSource("/live/events" + (engine ? "?engine=" + encodeURIComponent(engine) : ""));
+  source.addEventListener("run", (e) => begin(JSON.parse(e.data)));
+  source.addEventListener("steps", (e) => more(JSON.parse(e.data)));
+  source.addEventListener("state", (e) => now(JSON.parse(e.data)));
+  source.onopen = () => {
+    // The stream begins anew with everything that is held.
+    run = null;
+    link("live", "live");
+  };
+  const mine = source;
+  source.onerror = () => {
+    link("no answer, trying again", "away");
+    if (mine.readyState === EventSource.CLOSED) again = setTimeout(connect, 2000); // refused: the browser gives up
+  };
+}
+
+function link(text, cls) {
+  byID("link").textContent = text;
+  byID("link").className = cls;
+}
+
+function begin(r) {
+  run = r;
+  held = new Held();
+  skipped = frozen = 0;
+  charts.reset(r);
+  timeline.baseUnix = r.base_unix_ns;
+  timeline.select(null);
+  setFollow(true);
+  byID("about").textContent = [r.gpu, r.model, r.producer, `pid ${r.pid}`, `run ${r.run.slice(0, 8)}`].filter(Boolean).join(" · ");
+  byID("about").title = `run ${r.run}`;
+  refill();
+}
+
+function more(event) {
+  const steps = decode(event);
+  if (!follow) {
+    frozen += steps.length + event.skipped;
+    drawn();
+    return;
+  }
+  skipped += event.skipped;
+  held.add(steps);
+  refill();
+}
+
+function now(s) {
+  state = s;
+  byID("version").textContent = "lanetrace " + s.version;
+  pick(s.engines);
+  nothing(s);
+  for (const id of ["get-chrome", "get-recording"]) byID(id).hidden = !s.downloads;
+  if (!s.engine) {
+    if (run) begin({ label: "", run: "", base_unix_ns: "0", gpu: "", model: "", producer: "", pid: 0 });
+    run = null;
+    byID("about").textContent = "";
+  }
+  const e = s.engine ?? null;
+  charts.add(e);
+  showLanes(e);
+  showKernels(e);
+  showMemory(e);
+  showHealth(e);
+}
+
+function pick(engines) {
+  const select = byID("engines");
+  const want = engines.map((e) => [e.label, e.state === "live" ? e.label : `${e.label} (${e.state})`]);
+  if (engine && !engines.some((e) => e.label === engine)) want.unshift([engine, `${engine} (not there)`]);
+  if (JSON.stringify(want) !== select.dataset.list) {
+    select.dataset.list = JSON.stringify(want);
+    select.replaceChildren(...want.map(([value, text]) => el("option", { value }, text.length > 80 ? text.slice(0, 79) + "…" : text)));
+  }
+  select.disabled = want.length === 0;
+  const shown = engine || run?.label;
+  if (shown !== undefined && document.activeElement !== select) select.value = shown;
+}
+
+// nothing says plainly why there is nothing to see.
+function nothing(s) {
+  let text = "";
+  if (s.engines.length === 0) text = `No engine yet: ${s.waiting || "nothing is read so far"}. An engine appears here as soon as it opens lanetrace.`;
+  else if (!s.engine) text = `Engine ${engine} is not there. Choose another one.`;
+  else if (s.engine.level === "off" && s.engine.state === "live") text = "This engine's level is off: nothing is measured. “lanetrace level lane” raises it.";
+  else if (held.steps.length === 0) text = "No step has ended yet.";
+  else if (s.engine.level === "basic" && s.engine.state === "live") text = "This engine's level is basic: steps are timed on the host only. “lanetrace level lane” adds lanes.";
+  else if (s.engine.state === "ended") text = "This engine has ended. What is shown is the last of it.";
+  else if (s.engine.state === "died") text = `This engine died without a clean end. What is shown is the last of it${s.engine.busy ? `; ${s.engine.busy} spans were in flight` : ""}.`;
+  byID("nothing").textContent = text;
+  byID("nothing").hidden = text === "";
+}
+
+// --- the timeline
+
+function chosen() {
+  return only ? held.steps.filter((s) => s[only]) : held.steps;
+}
+
+function refill() {
+  const steps = chosen();
+  timeline.set(steps);
+  if (follow) timeline.showSteps(steps.slice(only ? -1 : -followed), true);
+  drawn();
+}
+
+function drawn() {
+  const steps = chosen();
+  overview.draw(steps, timeline.a, timeline.z);
+  const n = steps.filter((s) => s.z >= timeline.a && s.a <= timeline.z).length;
+  const parts = [`${n} of ${held.steps.length} steps`];
+  if (only) parts.push(steps.length === 0 ? `no ${only} step is held` : `${steps.length} ${only}`);
+  if (frozen > 0) parts.push(`${frozen} newer: F follows`);
+  else if (skipped > 0) parts.push(`${skipped} skipped: more than a page can take`);
+  byID("shown").textContent = parts.join(" · ");
+  for (const id of ["get-chrome", "get-recording"]) byID(id).disabled = n === 0;
+}
+
+function setFollow(on) {
+  if (on && !follow) frozen = 0;
+  follow = on;
+  byID("follow").setAttribute("aria-pressed", String(on));
+}
+
+function setOnly(what) {
+  only = only === what ? null : what;
+  byID("slow").setAttribute("aria-pressed", String(only === "slow"));
+  byID("armed").setAttribute("aria-pressed", String(only === "armed"));
+  const steps = chosen();
+  timeline.set(steps);
+  if (only) timeline.showSteps(steps.slice(-1), true);
+  else if (follow) timeline.showSteps(steps.slice(-followed), true);
+  drawn();
+}
+
+function details(it) {
+  const box = byID("details");
+  if (!it) {
+    box.replaceChildren();
+    return;
+  }
+  setFollow(false);
+  const [first, ...rest] = describe(it, timeline.baseUnix);
+  box.replaceChildren(el("b", {}, first), " · " + rest.join(" · "));
+  drawn();
+}
+
+function stepBy(d) {
+  const steps = chosen();
+  if (steps.length === 0) return;
+  const mid = (timeline.a + timeline.z) / 2;
+  const at = timeline.selected?.step ?? steps.reduce((b, s) => (Math.abs((s.a + s.z) / 2 - mid) < Math.abs((b.a + b.z) / 2 - mid) ? s : b));
+  const i = steps.indexOf(at);
+  const s = steps[Math.max(0, Math.min(steps.length - 1, i < 0 ? steps.length - 1 : i + d))];
+  timeline.showSteps([s]);
+  const row = timeline.rows.find((r) => r.kind === "host") ?? timeline.rows[0];
+  timeline.select(row?.items.find((it) => it.step === s) ?? s.spans[0] ?? null);
+}
+
+function spanBy(d) {
+  const it = timeline.selected;
+  const s = it?.step ?? timeline.inView()[0];
+  if (!s || s.spans.length === 0) return;
+  const spans = [...s.spans].sort((x, y) => x.t0 - y.t0);
+  const i = it && !it.host && !it.extent ? spans.indexOf(it) + d : d > 0 ? 0 : spans.length - 1;
+  const to = spans[Math.max(0, Math.min(spans.length - 1, i))];
+  if (to.t0 < timeline.a || to.t1 > timeline.z) timeline.move((to.t0 + to.t1) / 2 - (timeline.a + timeline.z) / 2);
+  timeline.select(to);
+}
+
+// download fetches the steps in view; what goes wrong is said.
+async function download(format) {
+  const steps = chosen().filter((s) => s.z >= timeline.a && s.a <= timeline.z).map((s) => s.n).sort((x, y) => x - y);
+  const ranges = [];
+  for (const n of steps) {
+    const last = ranges[ranges.length - 1];
+    if (last && last[1] + 1 >= n) last[1] = n;
+    else ranges.push([n, n]);
+  }
+  const text = ranges.slice(-64).map(([a, z]) => (a === z ? `${a}` : `${a}-${z}`)).join(",");
+  const url = `/live/download?run=${encodeURIComponent(run.run)}&format=${format}&steps=${text}`;
+  const box = byID("details");
+  try {
+    const r = await fetch(url);
+    if (!r.ok) throw new Error((await r.text()).trim());
+    const a = el("a", { href: URL.createObjectURL(await r.blob()), download: `lanetrace-${run.run.slice(0, 8)}-${steps[0]}.${format === "chrome" ? "json" : "ltrec"}` });
+    a.click();
+    setTimeout(() => URL.revokeObjectURL(a.href), 10000);
+    box.textContent = `${steps.length} steps written.`;
+  } catch (e) {
+    box.replaceChildren(el("span", { class: "bad" }, "No download: " + e.message));
+  }
+}
+
+// --- controls
+
+const actions = {
+  follow: () => {
+    setFollow(true);
+    refill();
+  },
+  slow: () => setOnly("slow"),
+  armed: () => setOnly("armed"),
+  fit: () => {
+    setFollow(false);
+    timeline.showSteps(chosen());
+  },
+  "zoom-in": () => timeline.zoom(0.5),
+  "zoom-out": () => timeline.zoom(2),
+  "get-chrome": () => download("chrome"),
+  "get-recording": () => download("recording"),
+  theme: () => setTheme(theme() === "dark" ? "light" : "dark", true),
+  keys: () => byID("help").showModal(),
+  "help-close": () => byID("help").close(),
+};
+for (const [id, act] of Object.entries(actions)) byID(id).addEventListener("click", act);
+
+const keys = {
+  ArrowLeft: () => timeline.move((timeline.a - timeline.z) / 5),
+  ArrowRight: () => timeline.move((timeline.z - timeline.a) / 5),
+  "+": actions["zoom-in"], "=": actions["zoom-in"], "-": actions["zoom-out"],
+  "[": () => stepBy(-1), "]": () => stepBy(1), ",": () => spanBy(-1), ".": () => spanBy(1),
+  0: actions.fit, f: actions.follow, s: actions.slow, a: actions.armed, t: actions.theme, "?": actions.keys,
+  e: () => byID("engines").focus(),
+  Escape: () => timeline.select(null),
+};
+addEventListener("keydown", (e) => {
+  if (e.ctrlKey || e.metaKey || e.altKey || byID("help").open || e.target.matches?.("select, input")) return;
+  const act = keys[e.key.length === 1 ? e.key.toLowerCase() : e.key];
+  if (!act) return;
+  e.preventDefault();
+  act();
+});
+
+byID("engines").addEventListener("change", (e) => {
+  engine = e.target.value;
+  history.replaceState(null, "", "?engine=" + encodeURIComponent(engine));
+  e.target.blur();
+  connect();
+});
+
+// --- theme
+
+const preferred = matchMedia("(prefers-color-scheme: dark)");
+
+function stored() {
+  try {
+    return localStorage.getItem("theme");
+  } catch {
+    return null; // a browser that keeps nothing
+  }
+}
+
+function setTheme(t, keep) {
+  document.documentElement.dataset.theme = t;
+  if (keep) {
+    try {
+      localStorage.setItem("theme", t);
+    } catch {
+      // it lasts as long as the page
+    }
+  }
+  timeline.redraw();
+  drawn();
+  charts.restyle();
+  if (state) now({ ...state, engine: state.engine && { ...state.engine, history: [], memory: { ...state.engine.memory, past: [] } } });
+}
+
+preferred.addEventListener("change", () => {
+  if (!stored()) setTheme(preferred.matches ? "dark" : "light", false);
+});
+addEventListener("resize", drawn);
+setTheme(stored() ?? (preferred.matches ? "dark" : "light"), false);
+connect();

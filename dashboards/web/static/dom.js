@@ -1,0 +1,29 @@
+// Elements. Text from an engine gets into the page through here alone, as text.
+
+export const byID = (id) => document.getElementById(id);
+
+// el makes an element; children that are no elements become text.
+export function el(tag, attributes = {}, ...children) {
+  const e = document.createElement(tag);
+  for (const [k, v] of Object.entries(attributes)) {
+    if (k === "color") e.style.background = v;
+    else if (v !== undefined) e.setAttribute(k, v);
+  }
+  e.append(...children.map((c) => (c instanceof Node ? c : String(c))));
+  return e;
+}
+
+// rows replaces a table's rows: arrays of cells, texts or elements.
+export function rows(table, list) {
+  const body = table.tBodies[0];
+  body.replaceChildren(...list.map((cells) => el("tr", {}, ...cells.map((c) => {
+    const td = el("td", {}, c);
+    if (!(c instanceof Node)) td.title = String(c);
+    return td;
+  }))));
+}
+
+// facts replaces a list of terms: [term, text, class].
+export function facts(dl, list) {
+  dl.replaceChildren(...list.map(([term, text, cls]) => el("div", {}, el("dt", {}, term), el("dd", { class: cls }, text))));
+}
