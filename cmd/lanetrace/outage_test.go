@@ -132,8 +132,19 @@ func TestOutage(t *testing.T) {
 		t.Errorf("stderr %q, want %q", only.err.String(), want)
 	}
 
+	// Steps of which none is selected, and a time after the last one.
+	few := testRecording(t, synth.Options{Duration: 20 * time.Millisecond, KernelEvery: -1})
+	none := start(t, "replay", few, "--every", "1000000", "--otlp-endpoint", url)
+	if code := none.wait(t); code != 0 || !strings.Contains(none.err.String(), "no step was selected: --every 1") || !strings.Contains(none.err.String(), "sent 0 spans") {
+		t.Errorf("exit code %d, stderr %s", code, none.err.String())
+	}
+	none = start(t, "replay", keep, "--since", time.Now().Format(time.RFC3339Nano), "--format", "text")
+	if code := none.wait(t); code != 0 || none.out.String() != "" || none.err.String() != "lanetrace: no step lies in that time\n" {
+		t.Errorf("exit code %d, stdout %q, stderr %s", code, none.out.String(), none.err.String())
+	}
+
 	// At a time when nothing was.
-	none := start(t, "replay", keep, "--until", "2020-01-01", "--otlp-endpoint", url)
+	none = start(t, "replay", keep, "--until", "2020-01-01", "--otlp-endpoint", url)
 	if code := none.wait(t); code != 1 || !strings.Contains(none.err.String(), "nothing was recorded") {
 		t.Errorf("exit code %d, stderr %s", code, none.err.String())
 	}

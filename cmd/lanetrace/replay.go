@@ -106,6 +106,13 @@ func (c *replayCmd) Run(a *app) (err error) {
 	if err == nil {
 		err = runs.damage
 	}
+	if err == nil && left.passed == 0 {
+		if sink.live || c.Select {
+			a.say("no step was selected: --every 1 --budget 0 selects all of them")
+		} else {
+			a.say("no step lies in that time")
+		}
+	}
 	return err
 }
 
@@ -172,7 +179,10 @@ type window struct {
 }
 
 // leftOut is what a replay does not send although it lies within the time.
-type leftOut struct{ steps, requests uint64 }
+type leftOut struct {
+	steps, requests uint64
+	passed          uint64 // what is sent, to tell nothing from all
+}
 
 func (l *leftOut) say(a *app) {
 	if l.steps > 0 {
@@ -199,6 +209,7 @@ func (w *window) Export(s *collector.Step, reason collector.ExportReason) {
 		s.Engine.Ledger().NotSelect(collector.NotWanted, s.Units())
 		return
 	}
+	w.left.passed++
 	w.next.Export(s, reason)
 }
 
@@ -214,6 +225,7 @@ func (w *window) ExportRequest(r *collector.Request) {
 		r.Engine.Ledger().NotSelect(collector.NotWanted, 1)
 		return
 	}
+	w.left.passed++
 	x.ExportRequest(r)
 }
 
