@@ -280,7 +280,7 @@ func sidecar(b *testing.B, rate int) {
 	if err := (spanring.Dir{Path: dir, Group: -1}).Make(); err != nil {
 		b.Fatal(err)
 	}
-	args := []string{"sidecar", "--dir", dir, "--listen", "127.0.0.1:0", "--otlp-endpoint", "http://" + l.Addr().String()}
+	args := []string{"sidecar", "--dir", dir, "--state-dir", b.TempDir(), "--listen", "127.0.0.1:0", "--otlp-endpoint", "http://" + l.Addr().String()}
 	if *keep {
 		args = append(args, "--keep", filepath.Join(b.TempDir(), "keep"))
 	}

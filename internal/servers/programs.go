@@ -100,7 +100,8 @@ func (p Programs) Demo(tb testing.TB, env []string, args ...string) *Service {
 
 func (p Programs) serve(tb testing.TB, env []string, args []string) *Service {
 	tb.Helper()
-	env = append([]string{"OTEL_METRIC_EXPORT_INTERVAL=200"}, env...)
+	// What it keeps is this test's, and not the user's.
+	env = append([]string{"OTEL_METRIC_EXPORT_INTERVAL=200", "LANETRACE_STATE_DIR=" + tb.TempDir()}, env...)
 	s := &Service{Process: newProcess(tb, tb.TempDir(), "lanetrace-"+args[0], env, append([]string{p.Lanetrace}, args...))}
 	if err := s.Start(); err != nil {
 		tb.Fatal(err)
