@@ -383,7 +383,8 @@ var unread = map[string]string{
 }
 
 // still are queries that are 0 over the synthetic engine: no launch of its starves, it
-// has no guard bands, no arenas, and every step of it is whole.
+// has no guard bands, no arenas, and every step of it is whole. A stand-in has the
+// first three.
 var still = map[string]bool{
 	"kernels: Queued and starved, query 1":    true,
 	"memory: Guard bands and arenas, query 0": true,
@@ -510,5 +511,129 @@ func TestBoardsShowTheRecording(t *testing.T) {
 		if g, err := m.Value(t.Context(), q); err != nil || math.Abs(g-v) > 1e-12 {
 			t.Errorf("%s is %v (%v), the recording says %v", q, g, err, v)
 		}
+	}
+}
+
+// rankSteps writes n steps of a rank, every other one armed. All ranks have lanes of 7 ms
+// with an all-reduce in them, in which those wait that have less to do.
+func rankSteps(w *spanring.Writer, first, n int, admitNS, ownNS, collectiveNS uint64) {
+	lane := [2]spanring.NameID{w.Name(spanring.NameLane, "admit"), w.Name(spanring.NameLane, "decode")}
+	kernel := [2]spanring.NameID{w.Name(spanring.NameKernel, "gemm"), w.Name(spanring.NameKernel, "ncclDevKernel_AllReduce_Sum_bf16_RING_LL")}
+	graph := w.GraphName(7, 40, "")
+	for s := first; s < first+n; s++ {
+		step, armed, at := uint64(s), s%2 == 0, spanring.MonoNS()
+		var words []spanring.Words
+		put := func(k spanring.Kind, name spanring.NameID, ordinal, parent uint32, fromNS int64, ns uint64) {
+			sp := spanring.Span{Kind: k, Armed: armed, Gap: spanring.GapQueued, Step: step, Name: name, Ordinal: ordinal, Parent: parent, StartMonoNS: at + fromNS, RawNS: ns, LeadNS: 2000}
+			words = append(words, sp.Words())
+		}
+		b := spanring.StepBegin{Step: step, MonoNS: at, Armed: armed, Level: 3}
+		words = append(words, b.Words())
+		put(spanring.KindLane, lane[0], 1, 0, 0, admitNS)
+		put(spanring.KindLane, lane[1], 2, 0, int64(admitNS), ownNS+collectiveNS)
+		if armed {
+			put(spanring.KindKernel, kernel[0], 3, 2, int64(admitNS), ownNS)
+			put(spanring.KindKernel, kernel[1], 4, 2, int64(admitNS+ownNS), collectiveNS)
+			put(spanring.KindGraph, graph, 5, 0, int64(admitNS+ownNS+collectiveNS), 250_000)
+		}
+		e := spanring.StepEnd{Step: step, MonoNS: at + 1000, BeginNS: at, Armed: armed, Opened: uint32(len(words) - 1)}
+		w.Add(spanring.CtrBegun, uint64(len(words)))
+		w.Add(spanring.CtrLanded, uint64(len(words)))
+		words = append(words, e.Words())
+		for i := range words {
+			w.Append(&words[i])
+		}
+	}
+}
+
+// Of two ranks whose decode lanes are equally long, the board names the one that the
+// other waits for. What the synthetic engine lacks is shown, too: graphs, starved
+// launches, guard bands, arenas.
+func TestBoardsNameTheLateRank(t *testing.T) {
+	rules, _ := ruleFiles(t)
+	dir := servers.RingDir(t)
+	side := sidecar(t, dir, nil)
+	m := servers.StartPrometheus(t, servers.PrometheusOptions{Targets: []string{side.URL}, Rules: rules})
+	m.AwaitTargets(1)
+	rank := func(tensor int32) *spanring.Writer {
+		r := spanring.NoRank
+		r.Tensor = tensor
+		return servers.StandInRank(t, dir, spanring.Geometry{}, r)
+	}
+	waits, late := rank(0), rank(1)
+	write := func(first, n int) {
+		rankSteps(waits, first, n, 1e6, 4e6, 3e6)
+		rankSteps(late, first, n, 2e6, 6e6, 1e6)
+	}
+	// Series that the first spans make are scraped before the rest comes.
+	write(1, 4)
+	scraped := func(steps float64) {
+		servers.Poll(t, fmt.Sprintf("%v steps of both ranks", steps), func() error {
+			ss, err := m.Query(t.Context(), fmt.Sprintf("sum by (engine) (lanetrace_steps_total) >= %v", steps), time.Time{})
+			if err == nil && len(ss) != 2 {
+				err = fmt.Errorf("of %d engines", len(ss))
+			}
+			return err
+		})
+	}
+	scraped(3) // the last one may still be open
+	write(5, 1000)
+	late.Add(spanring.CtrStarved, 600)
+	a := late.Allocs()
+	a.Lock()
+	a.Track(1, 1)
+	a.Add(spanring.CtrMemGuardBytes, 4096)
+	a.Add(spanring.CtrMemArenaBytes, 1<<20)
+	a.Unlock()
+	scraped(1000)
+
+	panels, _ := servers.Boards(t)
+	expr := func(where string, query int) string {
+		for i := range panels {
+			if panels[i].Where() == where {
+				return servers.Interpolate(panels[i].Exprs[query], "5m")
+			}
+		}
+		t.Fatalf("there is no panel %s", where)
+		return ""
+	}
+	for _, c := range []struct {
+		where, label string
+		query        int
+		want         map[string]float64
+	}{
+		{"ranks: The late rank", "rank_tensor", 0, map[string]float64{"0": 0, "1": 3e-3}},
+		{"ranks: Own work in a step", "engine", 0, map[string]float64{"stand-in-tp0": 5e-3, "stand-in-tp1": 8e-3}},
+		{"ranks: In collectives in a step", "engine", 0, map[string]float64{"stand-in-tp0": 3e-3, "stand-in-tp1": 1e-3}},
+		{"ranks: Spread of the mean lane across ranks", "lane", 0, map[string]float64{"admit": 1e-3, "decode": 0}},
+		{"kernels: Graph launch duration", "", 0, map[string]float64{"": 250e-6}},
+		{"kernels: Graph time", "", 0, map[string]float64{"": 2 * 1000 * 250e-6 / 900}},
+		{"kernels: Queued and starved", "", 1, map[string]float64{"": 600.0 / 300}},
+		{"memory: Guard bands and arenas", "engine", 0, map[string]float64{"stand-in-tp1": 4096}},
+		{"memory: Guard bands and arenas", "engine", 1, map[string]float64{"stand-in-tp1": 1 << 20}},
+	} {
+		q := expr(c.where, c.query)
+		servers.Poll(t, c.where, func() error {
+			ss, err := m.Query(t.Context(), q, time.Time{})
+			if err != nil {
+				return err
+			}
+			got := make(map[string]float64)
+			for _, s := range ss {
+				if !math.IsNaN(s.Value) { // the graph other, of which there is none
+					got[s.Label(c.label)] += s.Value
+				}
+			}
+			for k, v := range c.want {
+				if g, ok := got[k]; !ok || math.Abs(g-v) > 0.08*v+1e-6 {
+					return fmt.Errorf("%s %q is %v, want %v; there are %v", c.label, k, g, v, got)
+				}
+			}
+			return nil
+		})
+	}
+	ss, err := m.Query(t.Context(), "topk(1, "+strings.TrimSuffix(strings.TrimPrefix(expr("ranks: The late rank", 0), "sort_desc("), ")")+")", time.Time{})
+	if err != nil || len(ss) != 1 || ss[0].Label("rank_tensor") != "1" {
+		t.Errorf("the late rank is %+v, %v", ss, err)
 	}
 }

@@ -21,8 +21,14 @@ import (
 // says. It is closed with the test.
 func StandIn(tb testing.TB, ringDir string, g spanring.Geometry) *spanring.Writer {
 	tb.Helper()
+	return StandInRank(tb, ringDir, g, spanring.NoRank)
+}
+
+// StandInRank is a stand-in that has a place in parallel groups.
+func StandInRank(tb testing.TB, ringDir string, g spanring.Geometry, r spanring.Rank) *spanring.Writer {
+	tb.Helper()
 	w, err := spanring.Create(spanring.Dir{Path: ringDir, Group: -1}, spanring.Options{
-		Geometry: g, Info: spanring.Info{Service: "stand-in", Executable: "stand-in", Level: 2, Rank: spanring.NoRank},
+		Geometry: g, Info: spanring.Info{Service: "stand-in", Executable: "stand-in", Level: 3, Rank: r},
 	})
 	if err != nil {
 		tb.Fatal(err)
