@@ -93,7 +93,13 @@ func FuzzControl(f *testing.F) {
 	for _, x := range controlTexts {
 		f.Add([]byte(x))
 	}
-	bin := buildProgram(f, "ringproc.c", ringSources)
+	// Fuzzing processes begin here too; built again in each, it would take them all of
+	// a short run.
+	bin := os.Getenv("LANETRACE_TEST_RINGPROC")
+	if bin == "" {
+		bin = buildProgram(f, "ringproc.c", ringSources)
+		f.Setenv("LANETRACE_TEST_RINGPROC", bin)
+	}
 	ring := filepath.Join(f.TempDir(), "x.ring")
 	f.Fuzz(func(t *testing.T, text []byte) {
 		if len(text) > 4096 {

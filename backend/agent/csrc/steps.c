@@ -395,6 +395,7 @@ struct range {
   uint32_t roles;
   uint16_t lane;
   uint8_t streams;
+  bool more; // launched on streams beyond those that are followed
   bool early; // from before the hub's start: its roles are not played yet
   lt_step step; // which its lanes belong to, 0: none
   lt_step begun; // which it began itself
@@ -510,6 +511,7 @@ __attribute__((constructor)) static void loaded(void) {
 }
 
 static void play(struct thread *t);
+static void not_followed(void);
 
 // thread is the calling thread's ranges, with what was missed or has waited for the
 // hub in its place.
@@ -619,6 +621,10 @@ int lt_range_push(const char *text, size_t bytes, const char *domain) {
   if (!lt_ranges_followed() || (t = thread()) == NULL)
     return -1;
   if (t->depth == DEPTH) {
+    struct scope spare;
+    if (lt_hub_level() != LT_LEVEL_OFF &&
+        (atomic_load_explicit(&scope_of(text, bytes, domain, &spare)->roles, memory_order_relaxed) & (IS_LANE | IS_STEP)))
+      not_followed();
     t->deeper++;
     return DEPTH + t->deeper - 1;
   }
@@ -694,11 +700,15 @@ uint64_t lt_range_start(const char *text, size_t bytes, const char *domain) {
     started.at[at].r = r;
     if (r.lane != 0 && t->followed < FOLLOWED)
       t->follow[t->followed++] = at;
+    else if (r.lane != 0)
+      not_followed();
     break;
   }
   pthread_mutex_unlock(&started.lock);
-  if (id == 0)
+  if (id == 0) {
+    not_followed();
     close_range(&r);
+  }
   t->is_settled = false;
   return id;
 }
@@ -724,14 +734,25 @@ void lt_range_stop(uint64_t range) {
 
 // Launches --------------------------------------------------------------------------------------------
 
+// not_followed counts a range, or a part of one, for which there is no room.
+static void not_followed(void) {
+  lt_ring *ring = lt_hub_ring();
+  if (ring != NULL)
+    lt_ring_add(ring, LT_CTR_MISUSE, 1);
+}
+
 static void open_on(struct range *r, void *stream) {
   if (r->lane == 0)
     return;
   for (unsigned i = 0; i < r->streams; i++)
     if (r->open[i].stream == stream)
       return;
-  if (r->streams == STREAMS)
+  if (r->streams == STREAMS) {
+    if (!r->more)
+      not_followed();
+    r->more = true;
     return;
+  }
   // Remembered also when it was not opened: it is not tried again at each launch.
   r->open[r->streams++] = (struct open_lane){stream, lt_lane_begin(r->step, r->lane, stream)};
 }

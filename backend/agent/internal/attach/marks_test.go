@@ -36,6 +36,7 @@ func TestNVTX(t *testing.T) {
 		steps          uint64
 		source         spanring.StepSource
 		stderr         string
+		misuse         uint64
 	}{
 		{
 			// Every way to begin a range: one lane each, in one step.
@@ -91,6 +92,12 @@ func TestNVTX(t *testing.T) {
 		},
 		{name: "windows", scenario: "unmarked", env: []string{"LANETRACE_STEP=window:3600000"}, steps: 1, source: spanring.StepWindow, stderr: "windows of 3600000 ms stand in"},
 		{name: "none", scenario: "unmarked", env: []string{"LANETRACE_STEP=none"}},
+		{
+			// Six streams are followed; that there are more is counted, once a range.
+			name: "streams", scenario: "streams", env: []string{"LANETRACE_STEP=step"}, steps: 1, misuse: 1,
+			lanes: numbered([]string{"step", "step", "step", "step", "step", "step"}),
+		},
+		{name: "too deep", scenario: "deep", env: []string{"LANETRACE_STEP=step", "LANETRACE_LANES=level 1,level 59"}, steps: 1, misuse: 1, lanes: numbered([]string{"level 1"})},
 		{name: "deep", scenario: "deep", env: []string{"LANETRACE_STEP=step", "LANETRACE_LANES=level 1"}, steps: 1, lanes: numbered([]string{"level 1"})},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -108,6 +115,10 @@ func TestNVTX(t *testing.T) {
 			if n := got.Sources[tc.source]; n != tc.steps {
 				t.Errorf("%d steps by %v, want %d: %v", n, tc.source, tc.steps, got.Sources)
 			}
+			if n := got.Counters[spanring.CtrMisuse]; n != tc.misuse {
+				t.Errorf("misuse is %d, want %d", n, tc.misuse)
+			}
+			got.Counters[spanring.CtrMisuse] = 0
 			if tc.scenario != "unmarked" {
 				got.balanced(t)
 			}

@@ -19,6 +19,7 @@ static __typeof__(cuCtxSynchronize) *synchronize;
 static CUfunction nothing;
 static CUgraphExec exec;
 static CUstream stream;
+static __typeof__(cuStreamCreate) *stream_create;
 
 static void go(void) {
   if (launch(nothing, 1, 1, 1, 32, 1, 1, 0, stream, NULL, NULL) != 0)
@@ -52,7 +53,8 @@ static void begin(int with_graph) {
   OK(p_cuCtxSetCurrent(c));
   OK(p_cuModuleLoadData(&m, ".version 8.4\n.target sm_80\n.address_size 64\n.visible .entry nothing()\n{ ret; }\n"));
   OK(p_cuModuleGetFunction(&nothing, m, "nothing"));
-  OK(p_cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+  stream_create = p_cuStreamCreate;
+  OK(stream_create(&stream, CU_STREAM_NON_BLOCKING));
   if (!with_graph) // a launch, too
     return;
   OK(p_cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
@@ -328,6 +330,17 @@ int main(int argc, char **argv) {
     go();
     in("inner");
     range_pop();
+  } else if (strcmp(what, "streams") == 0) {
+    CUstream first = stream;
+    range_push("step");
+    for (int i = 0; i < 9; i++) {
+      if (i > 0)
+        OK(stream_create(&stream, CU_STREAM_NON_BLOCKING));
+      go();
+      go();
+    }
+    range_pop();
+    stream = first;
   } else if (strcmp(what, "deep") == 0) {
     range_push("step");
     for (int i = 1; i < 60; i++) {
