@@ -107,7 +107,7 @@ func (p *Page) download(w http.ResponseWriter, r *http.Request) {
 	var b bounded
 	switch err := p.o.Download(&b, d); {
 	case errors.Is(err, ErrNoRun):
-		http.Error(w, err.Error(), http.StatusNotFound)
+		http.Error(w, ErrNoRun.Error(), http.StatusNotFound)
 		return
 	case errors.Is(err, errTooLarge):
 		http.Error(w, errTooLarge.Error(), http.StatusRequestEntityTooLarge)
