@@ -228,18 +228,35 @@ func faults() []fault {
 			dir, state := servers.RingDir(t), t.TempDir()
 			s := built.Sidecar(t, dir, nil, "--state-dir", state)
 			blocked(t, filepath.Join(state, "flight"))
-			e := built.Engine(t, dir, nil, "--duration", "1m")
-			servers.Poll(t, "steps of the engine", func() error {
-				as, err := s.Accounts(t.Context())
-				if err == nil && (len(as) != 1 || as[0].Producer.Landed < 10) {
-					err = fmt.Errorf("%+v", as)
-				}
-				return err
-			})
+			e := working(t, s, dir)
 			e.Kill()
 			return s.URL
 		}},
+		{"unseen", []string{"LanetraceEngineDied"}, []string{"LanetraceEntriesLost"}, func(t *testing.T) string {
+			dir, state := servers.RingDir(t), t.TempDir()
+			s := built.Sidecar(t, dir, nil, "--state-dir", state)
+			e := working(t, s, dir)
+			if err := s.Stop(); err != nil {
+				t.Fatal(err)
+			}
+			e.Kill()
+			return built.Sidecar(t, dir, nil, "--state-dir", state).URL
+		}},
 	}
+}
+
+// working starts an engine and waits until the sidecar has read some of it.
+func working(t *testing.T, s *servers.Service, dir string) *servers.Process {
+	t.Helper()
+	e := built.Engine(t, dir, nil, "--duration", "1m")
+	servers.Poll(t, "steps of the engine", func() error {
+		as, err := s.Accounts(t.Context())
+		if err == nil && (len(as) != 1 || as[0].Producer.Landed < 10) {
+			err = fmt.Errorf("%+v", as)
+		}
+		return err
+	})
+	return e
 }
 
 // blocked puts a file where a folder was: nothing can be made below it, whoever asks.
