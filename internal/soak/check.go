@@ -143,9 +143,9 @@ func (s spread) String() string {
 func micros(ns int64) string { return fmt.Sprintf("%.2f µs", float64(ns)/1000) }
 
 // alike reports whether two medians are no further apart than the figures of either are
-// from each other.
+// from each other, or than two of the histogram's buckets.
 func alike(a, b spread) bool {
-	return max(a.mid-b.mid, b.mid-a.mid) <= max(a.hi-a.lo, b.hi-b.lo)
+	return max(a.mid-b.mid, b.mid-a.mid) <= max(a.hi-a.lo, b.hi-b.lo, a.mid/16)
 }
 
 // latencies compares the engines' calls without and with a sidecar.

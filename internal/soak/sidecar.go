@@ -44,7 +44,7 @@ const sidecarStart = 20 * time.Second
 func startSidecar(a sidecarArgs) (*sidecarProc, error) {
 	s := &sidecarProc{
 		cmd: exec.Command(a.bin, "sidecar", "--dir", a.dir, "--listen", "127.0.0.1:0", "--otlp-endpoint", "http://"+a.endpoint,
-			"--every", "20", "--budget", "0", "--keep", a.keep, "--keep-bytes", "4MiB", "--state-dir", a.state),
+			"--every", "20", "--keep", a.keep, "--keep-bytes", "4MiB", "--state-dir", a.state),
 		accounts: make(map[string]collector.Account), drained: make(chan struct{}),
 		client: &http.Client{Timeout: 2 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}},
 	}

@@ -169,7 +169,7 @@ func TestLatencies(t *testing.T) {
 	for i := range int64(5) {
 		noisy.add(window{P50NS: 1000 + 10*i, P99NS: 2000 + 100*i, P999NS: 9000})
 		same.add(window{P50NS: 1020 + 10*i, P99NS: 2100 + 100*i, P999NS: 9000})
-		slow.add(window{P50NS: 1500 + 10*i, P99NS: 2000 + 100*i, P999NS: 9001})
+		slow.add(window{P50NS: 1500 + 10*i, P99NS: 2000 + 100*i, P999NS: 9000 + 9000/16 + 1})
 	}
 	var rs results
 	latencies(&rs, &noisy, &same)
