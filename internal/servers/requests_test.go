@@ -18,7 +18,7 @@ import (
 func TestJaegerRequests(t *testing.T) {
 	j := servers.StartJaeger(t)
 	dir := servers.RingDir(t)
-	side := built.Sidecar(t, dir, []string{"OTEL_METRICS_EXPORTER=none"}, "--otlp-endpoint", j.OTLP)
+	side := built.Sidecar(t, dir, []string{"OTEL_METRICS_EXPORTER=none"}, "--budget", "0", "--otlp-endpoint", j.OTLP)
 	from := time.Now()
 	e := built.Engine(t, dir, nil, "--requests", "60", "--trace", "0.2", "--json")
 	a := side.SettledRun(servers.EngineRunID(e))
