@@ -22,6 +22,7 @@ type ringSource struct {
 	idle        bool  // the last Poll found nothing
 	alive       atomic.Bool
 	wallNS      atomic.Int64 // the offset that WallOffsetNS told last
+	past        bool         // wallNS is that of the ring's making, for good
 }
 
 // NewRingSource reads a ring of this host. The source owns r and closes it. A
@@ -30,6 +31,14 @@ type ringSource struct {
 func NewRingSource(r *spanring.Reader) Source {
 	s := &ringSource{Reader: r}
 	s.alive.Store(true)
+	// A ring of the past may be of another boot or machine, whose monotonic clock is
+	// not this one.
+	if alive, err := r.Alive(); err == nil && !alive {
+		if i, err := r.Info(); err == nil && i.CreatedUnixNS > 0 {
+			s.wallNS.Store(i.CreatedUnixNS - i.CreatedMonoNS)
+			s.past = true
+		}
+	}
 	return s
 }
 
@@ -97,9 +106,13 @@ const (
 
 // WallOffsetNS is the offset now: the wall clock may have been set since the ring
 // was made. As long as it was not, it is one and the same, so that a step comes to
-// the same times whoever places it: a span that is sent twice is one.
+// the same times whoever places it: a span that is sent twice is one. Of a ring
+// whose engine was gone when it was opened it is the offset when it was made.
 func (s *ringSource) WallOffsetNS() int64 {
 	last := s.wallNS.Load()
+	if s.past {
+		return last
+	}
 	var now int64
 	for range narrowTrys {
 		before := spanring.MonoNS()
