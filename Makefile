@@ -37,6 +37,11 @@ servers: ## Jaeger, Prometheus and an OpenTelemetry Collector into bin/, where t
 .PHONY: test-servers
 test-servers: servers ## the pipeline against real servers
 	GO="$(GO)" $(GO) test -count=1 -tags servers ./internal/servers/...
+	cd tools/browser && $(GO) vet . && $(GO) test -count=1 .
+
+.PHONY: images
+images: ## the pictures of the live page in docs/images; needs Chromium
+	cd tools/browser && LANETRACE_IMAGES=$(CURDIR)/docs/images $(GO) test -count=1 -run TestNumbers .
 
 .PHONY: check
 check: generated vet lint agent race fuzz soak-short ## generated files current, vet, lint, the agent built, race detector, a second of each fuzz target, a short soak

@@ -221,6 +221,7 @@ func (c *demoCmd) introduce(a *app, s *service, dir spanring.Dir, f *recording.F
 	}
 	self := filepath.Base(os.Args[0])
 	for _, l := range [][2]string{
+		{"page", s.url() + "/"},
 		{"metrics", s.url() + "/metrics"},
 		{"account", s.url() + "/debug/account"},
 		{"OTLP", a.otlpText(c.OTLPEndpoint)},

@@ -51,7 +51,7 @@ func (c *sidecarCmd) Run(a *app) error {
 	}
 	s.state = c.stateFlags.open(a, dir, s.ins, s.log)
 	s.serve()
-	a.say("serving %s/metrics", s.url())
+	a.say("serving %s/metrics, and the live page at %[1]s/", s.url())
 	a.say("OTLP is %s", a.otlpText(c.OTLPEndpoint))
 	if keep != nil {
 		a.say("recordings go to %s", c.Keep)

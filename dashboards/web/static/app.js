@@ -309,5 +309,7 @@ preferred.addEventListener("change", () => {
   if (!stored()) setTheme(preferred.matches ? "dark" : "light", false);
 });
 addEventListener("resize", drawn);
+// For the browser's console, and for tests.
+globalThis.lanetrace = { timeline, held: () => held.steps, state: () => state };
 setTheme(stored() ?? (preferred.matches ? "dark" : "light"), false);
 connect();

@@ -6,6 +6,9 @@ import { colorOf, cssColor } from "./colors.js";
 
 const maxPoints = 600;
 
+// Where sizes are marked.
+const powersOfTwo = Array.from({ length: 48 }, (_, i) => 2 ** i);
+
 export class Charts {
   constructor() {
     this.plots = {};
@@ -87,7 +90,7 @@ export class Charts {
     series.unshift({ label: "live", stroke: cssColor("ink"), fill: cssColor("line"), width: 1, data: this.past.map((p) => p.live) });
     series.unshift({ label: "with slack", stroke: cssColor("quiet"), width: 1, dash: [4, 3], data: this.past.map((p) => p.live + p.chunk + p.rounding) });
     series.push({ label: "peak", stroke: cssColor("bad"), width: 1, dash: [2, 4], data: this.past.map((p) => p.peak) });
-    this.plot("memory-time", "live by call site", x, series, (v) => bytes(v), 0);
+    this.plot("memory-time", "live by call site", x, series, (v) => bytes(v), 0, powersOfTwo);
   }
 
   drop(...ids) {
@@ -99,7 +102,7 @@ export class Charts {
 
   // plot draws series over seconds from now. A chart is made anew when its series
   // are others.
-  plot(id, title, x, series, text, from) {
+  plot(id, title, x, series, text, from, incrs) {
     const key = JSON.stringify(series.map((s) => [s.label, s.stroke]));
     const data = [x, ...series.map((s) => s.data)];
     const p = this.plots[id];
@@ -111,7 +114,7 @@ export class Charts {
     const plot = new uPlot({
       width: box.clientWidth, height: 140, legend: { show: false }, cursor: { show: false },
       scales: { x: { time: false }, y: { range: (u, min, max) => [from, max > from ? max * 1.08 : from + 1] } },
-      axes: [{ ...axis, size: 26, values: (u, vs) => vs.map((v) => (v === 0 ? "now" : v + " s")) }, { ...axis, size: 64, values: (u, vs) => vs.map(text), label: title, labelSize: 16, labelFont: "11px system-ui, sans-serif" }],
+      axes: [{ ...axis, size: 26, values: (u, vs) => vs.map((v) => (v === 0 ? "now" : v + " s")) }, { ...axis, incrs, size: 64, values: (u, vs) => vs.map(text), label: title, labelSize: 16, labelFont: "11px system-ui, sans-serif" }],
       series: [{}, ...series.map(({ label, stroke, fill, width, dash }) => ({ label, stroke, fill, width, dash, points: { show: false } }))],
     }, data, box);
     this.plots[id] = { key, plot };

@@ -1,0 +1,135 @@
+package browser
+
+import (
+	"bufio"
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// A page whose server goes says so, and goes on with the next one at the same
+// address.
+func TestReconnects(t *testing.T) {
+	addr := freeAddr(t)
+	stop := start(t, addr, "demo")
+	b := newTab(t, "http://"+addr+"/")
+	b.until("steps", `globalThis.lanetrace?.held().length > 0 && document.getElementById("link").className === "live"`)
+	run, server := js[string](b, `lanetrace.state().engines[0].run`), js[string](b, `lanetrace.state().server`)
+	stop()
+	b.until("word that the server is away", `document.getElementById("link").className === "away"`)
+	if text := js[string](b, `document.getElementById("link").textContent`); text != "no answer, trying again" {
+		t.Errorf("said %q", text)
+	}
+	start(t, addr, "demo")
+	b.until("the next server's steps", `document.getElementById("link").className === "live" && lanetrace.state().server !== "`+server+`" && lanetrace.held().length > 0`)
+	if again := js[string](b, `lanetrace.state().engines[0].run`); again == run {
+		t.Errorf("the run is still %s", run)
+	}
+	b.clean("ERR_CONNECTION_REFUSED", "ERR_INCOMPLETE_CHUNKED_ENCODING", "ERR_CONNECTION_RESET", "ERR_EMPTY_RESPONSE")
+}
+
+// Where there is nothing yet the page says what it waits for.
+func TestNothingYet(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "rings")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	addr := freeAddr(t)
+	start(t, addr, "sidecar", "--dir", dir)
+	b := newTab(t, "http://"+addr+"/")
+	b.until("what is waited for", `!document.getElementById("nothing").hidden`)
+	if text := js[string](b, `document.getElementById("nothing").textContent`); !strings.HasPrefix(text, "No engine yet: rings are looked for in "+dir+".") {
+		t.Errorf("said %q", text)
+	}
+	for _, id := range []string{"lanes", "kernels", "sites"} {
+		if text := js[string](b, `document.querySelector("#`+id+` tbody").textContent`); text == "" {
+			t.Errorf("table %s is empty and says nothing", id)
+		}
+	}
+	b.clean()
+}
+
+// Names that mean harm are shown as what they are.
+func TestHostileNames(t *testing.T) {
+	addr := freeAddr(t)
+	start(t, addr, "demo")
+	script := `<script>alert(1)</script><img src=x onerror=alert(2)>"'` + "`${alert(3)}"
+	long := strings.Repeat("Ж", 1000)
+	names := map[string]string{"decode": script, "matmul": long, "examples/decode/model.go:171": script + long, "NVIDIA H200": script, "admit": "__proto__", "prefill": "constructor"}
+	// Between the page and its server: the names of the recording are exchanged.
+	proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		req, err := http.NewRequestWithContext(r.Context(), r.Method, "http://"+addr+r.URL.RequestURI(), nil)
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		resp, err := http.DefaultTransport.RoundTrip(req)
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusBadGateway)
+			return
+		}
+		defer resp.Body.Close()
+		for k, v := range resp.Header {
+			w.Header()[k] = v
+		}
+		w.WriteHeader(resp.StatusCode)
+		if r.URL.Path != "/live/events" {
+			_, _ = io.Copy(w, resp.Body) // the browser's loss
+			return
+		}
+		sc := bufio.NewScanner(resp.Body)
+		sc.Buffer(nil, 64<<20)
+		for sc.Scan() {
+			line := sc.Text()
+			for from, to := range names {
+				q, _ := json.Marshal(to) // a string always can be
+				line = strings.ReplaceAll(line, `"`+from+`"`, string(q))
+			}
+			if _, err := io.WriteString(w, line+"\n"); err != nil {
+				return
+			}
+			if line == "" {
+				_ = http.NewResponseController(w).Flush() // its end ends the loop
+			}
+		}
+	}))
+	t.Cleanup(proxy.Close)
+	b := newTab(t, proxy.URL+"/")
+	b.until("lanes and kernels", `globalThis.lanetrace?.held().some((s) => s.armed) && document.querySelectorAll("#lanes tbody tr").length === 3 && document.querySelectorAll("#kernels tbody tr").length > 3`)
+	cells := js[[]string](b, `[...document.querySelectorAll("#lanes td:first-child, #kernels td:first-child, #sites td:first-child")].map((c) => c.textContent)`)
+	for _, want := range []string{script, long, script + long, "__proto__", "constructor"} {
+		found := false
+		for _, c := range cells {
+			found = found || c == want
+		}
+		if !found {
+			t.Errorf("%.60q is not shown as it is", want)
+		}
+	}
+	if about := js[string](b, `document.getElementById("about").textContent`); !strings.Contains(about, script) {
+		t.Errorf("about: %q", about)
+	}
+	// On the timeline, too: select lanes and kernels one after the other.
+	b.key("a")
+	b.key("]")
+	seen := ""
+	for range 12 {
+		b.key(".")
+		seen += js[string](b, `document.getElementById("details").textContent`)
+	}
+	if !strings.Contains(seen, script) {
+		t.Errorf("details: %.400q", seen)
+	}
+	if n := js[int](b, `document.querySelectorAll("main img, main script, main iframe").length`); n != 0 {
+		t.Errorf("%d elements were made of names", n)
+	}
+	if wide := js[bool](b, `document.documentElement.scrollWidth > innerWidth`); wide {
+		t.Error("long names make the page wider than the window")
+	}
+	b.clean()
+}
