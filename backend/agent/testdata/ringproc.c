@@ -14,6 +14,7 @@
 #include "entry.h"
 #include "hub.h"
 #include "ledger.h"
+#include "ring_internal.h"
 
 static lt_ring *ring;
 static unsigned per_thread;
@@ -308,6 +309,21 @@ static int part_bench(void) {
   return lt_ring_remove(ring, &err);
 }
 
+// A writer that takes a sequence number and gives it up.
+static int part_gap(void) {
+  ring = make();
+  for (unsigned i = 0; i < 6; i++) {
+    lt_words e = sealed(0, i);
+    if (i == 3)
+      atomic_fetch_add(lt_word(ring, LT_OFF_HEAD), 1);
+    lt_ring_append(ring, &e);
+  }
+  say("written");
+  await_end();
+  lt_error err;
+  return lt_ring_close(ring, &err);
+}
+
 static int part_close(void) {
   ring = make();
   lt_error err;
@@ -332,6 +348,8 @@ int main(int argc, char **argv) {
     return part_poll();
   if (strcmp(part, "bench") == 0)
     return part_bench();
+  if (strcmp(part, "gap") == 0)
+    return part_gap();
   if (strcmp(part, "close") == 0)
     return part_close();
   return 2;
