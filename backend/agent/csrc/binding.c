@@ -64,7 +64,7 @@ lt_recorded lt_record(lt_context *c, void *e, const lt_stream *s) {
     out.calls++;
     r = d->cuStreamIsCapturing(handle, &status);
     out.capturing = r != 0 || status != CAPTURE_NONE;
-    if (!out.capturing) {
+    if (!out.capturing && e != NULL) {
       out.calls++;
       r = out.result = d->cuEventRecord(e, handle);
     }

@@ -29,7 +29,7 @@ enum {
   LT_BATCH = 64,       // pairs read in one binding of the context
   LT_ANCHOR_KEEP = 48, // anchors remembered: at the default age 24 s of them
   LT_ANCHOR_EVENTS = LT_ANCHOR_KEEP + 3,
-  LT_MAX_NESTING = 32, // lanes open at once on one stream
+  LT_MAX_NESTING = 128, // lanes open at once on one stream: as many as a thread's ranges
   LT_TICK_NS = 32,     // step of the GPU's time stamps, measured on an H200
 };
 
@@ -206,7 +206,8 @@ typedef struct lt_recorded {
 lt_result lt_bind_context(lt_context *c, bool relaxed, lt_bound *b);
 void lt_unbind_context(lt_context *c, lt_bound *b);
 
-// lt_record asks whether the stream captures and, if not, records e on it.
+// lt_record asks whether the stream captures and, if not, records e on it; with no e it
+// only asks.
 lt_recorded lt_record(lt_context *c, void *e, const lt_stream *s);
 // lt_pending asks about one event: LT_NOT_READY while pending, 0 when complete.
 lt_result lt_pending(lt_context *c, void *e);

@@ -19,6 +19,7 @@
 #define LANETRACE_AGENT_HUB_H
 
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "driver.h"
@@ -183,6 +184,12 @@ static inline int lt_lane_is_open(lt_lane l) { return l.generation != 0; }
 // is begun on a stream that is being captured (counted), in a step that has ended or
 // where the lane is already open in this step (both misuse). [hot]
 lt_lane lt_lane_begin(lt_step s, uint16_t lane, void *stream);
+// lt_lane_try is lt_lane_begin, and says whether none was begun for a capture. [hot]
+lt_lane lt_lane_try(lt_step s, uint16_t lane, void *stream, bool *capturing);
+
+// lt_stream_is_captured asks the driver whether the stream is being captured (or its
+// status cannot be had).
+bool lt_stream_is_captured(void *stream);
 
 // lt_lane_end ends it, once, on any thread (a lane on LT_STREAM_PER_THREAD on its
 // own). Records one event; on a stream that is being captured the span has failed

@@ -75,8 +75,8 @@ static bool off_stack(lt_stream *s, uint32_t slot, uint32_t gen, lt_open_lane *w
 }
 
 // begin_on begins a lane of the step; before, if it is one, is already off the stack and
-// ends with the event that begins the new one.
-static lt_lane begin_on(lt_hub *h, lt_context *c, lt_stream *s, lt_step step, uint16_t lane, lt_lane before) {
+// ends with the event that begins the new one. *capturing is set for a capture.
+static lt_lane begin_on(lt_hub *h, lt_context *c, lt_stream *s, lt_step step, uint16_t lane, lt_lane before, bool *capturing) {
   const lt_lane none = {0};
   lt_meta m = {.kind = LT_KIND_LANE, .armed = lt_step_armed(step), .lane = lane, .step = lt_step_id(step)};
   bool ok = lane != 0 && lane <= atomic_load(&h->lanes);
@@ -110,6 +110,7 @@ static lt_lane begin_on(lt_hub *h, lt_context *c, lt_stream *s, lt_step step, ui
   if (p != NULL && !was && !atomic_load_explicit(&p->closed, memory_order_relaxed) &&
       !atomic_load_explicit(&s->gone, memory_order_relaxed))
     o = lt_span_begin(p, s, &m, &l.slot, &l.generation);
+  *capturing = o == LT_BEGIN_CAPTURING;
   if (!lt_step_began(h, step, o))
     return none;
   pthread_mutex_lock(&s->mu);
@@ -124,13 +125,30 @@ static lt_lane begin_on(lt_hub *h, lt_context *c, lt_stream *s, lt_step step, ui
 }
 
 lt_lane lt_lane_begin(lt_step step, uint16_t lane, void *stream) {
+  bool capturing;
+  return lt_lane_try(step, lane, stream, &capturing);
+}
+
+lt_lane lt_lane_try(lt_step step, uint16_t lane, void *stream, bool *capturing) {
   const lt_lane none = {0};
+  *capturing = false;
   if (step == 0 || lt_hub_level() < LT_LEVEL_LANE)
     return none;
   lt_hub *h = lt_the_hub();
   lt_context *c = h != NULL ? lt_current_context(h) : NULL;
   lt_stream *s = c != NULL ? lt_stream_find(c, stream, true) : NULL;
-  return s != NULL ? begin_on(h, c, s, step, lane, none) : none;
+  return s != NULL ? begin_on(h, c, s, step, lane, none, capturing) : none;
+}
+
+bool lt_stream_is_captured(void *stream) {
+  lt_hub *h = lt_the_hub();
+  lt_context *c = h != NULL ? lt_current_context(h) : NULL;
+  lt_stream *s = c != NULL ? lt_stream_find(c, stream, true) : NULL;
+  if (s == NULL)
+    return false;
+  lt_recorded r = lt_record(c, NULL, s);
+  lt_count(c, LT_CTR_DRIVER_CALLS, (uint64_t)r.calls);
+  return r.capturing;
 }
 
 void lt_lane_end(lt_lane l) {
@@ -151,7 +169,8 @@ lt_lane lt_lane_next(lt_lane l, uint16_t lane) {
     lt_span_end(l.pool, l.slot, l.generation);
     return none;
   }
-  return begin_on(h, l.pool->context, l.stream, was.step, lane, l);
+  bool capturing = false;
+  return begin_on(h, l.pool->context, l.stream, was.step, lane, l, &capturing);
 }
 
 void lt_bind(lt_step step, void *stream) {

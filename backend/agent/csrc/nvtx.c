@@ -4,12 +4,16 @@
 // the library that NVTX_INJECTION64_PATH names, hands it a table of its callbacks,
 // and calls what the tool puts there. This is that interface, as far as ranges need
 // it; marks, categories and names of resources are left alone.
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <wchar.h>
 
+#include "ring.h"
+#include "say.h"
 #include "steps.h"
 
 enum { TABLE_CALLBACKS = 1, MODULE_CORE = 1, MODULE_CORE2 = 5 };
@@ -38,14 +42,24 @@ struct attributes {
   const void *text;
 };
 
-// What a program gets as the handle of a string or a domain. Programs register few
-// and keep them; they are never freed, as somebody may still hold one.
+// What a program gets as the handle of a string or a domain: one for each text, cut to
+// TEXT_BYTES. They are never freed, as somebody may still hold one; what is registered
+// beyond TEXTS of them or ALL_BYTES shares one.
 struct named {
+  uint64_t hash;
   size_t n;
   char text[];
 };
 
-enum { WIDE_BYTES = 1024 };
+enum { WIDE_BYTES = 1024, TEXT_BYTES = 1023, TEXTS = 1 << 16, ALL_BYTES = 16 << 20, PLACES = 2 * TEXTS };
+static _Atomic(struct named *) known[PLACES]; // open addressing; readers take no lock
+static struct {
+  pthread_mutex_t lock;
+  size_t texts, bytes;
+} kept = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static void in_child(void) { pthread_mutex_init(&kept.lock, NULL); }
+__attribute__((constructor)) static void loaded(void) { pthread_atfork(NULL, NULL, in_child); }
 
 // narrow writes wide text as UTF-8, cut to size.
 static size_t narrow(char *dst, size_t size, const wchar_t *w) {
@@ -74,14 +88,50 @@ static size_t narrow(char *dst, size_t size, const wchar_t *w) {
   return n;
 }
 
+// place_of finds the handle of a text, else its empty place. At most half are in use.
+static _Atomic(struct named *) *place_of(uint64_t hash, const char *text, size_t n, struct named **found) {
+  for (uint64_t at = hash;; at++) {
+    _Atomic(struct named *) *p = &known[at % PLACES];
+    struct named *v = *found = atomic_load_explicit(p, memory_order_acquire);
+    if (v == NULL || (v->hash == hash && v->n == n && memcmp(v->text, text, n) == 0))
+      return p;
+  }
+}
+
+static struct named *more(void) {
+  static struct named others = {.n = 7, .text = "(other)"};
+  static _Atomic int said;
+  lt_ring_add(lt_hub_ring(), LT_CTR_MISUSE, 1);
+  lt_say_once(&said, "more than %d NVTX strings or %d MiB of them: those beyond share a name, and are counted (misuse)", TEXTS,
+              ALL_BYTES >> 20);
+  return &others;
+}
+
 static struct named *named_of(const char *text, size_t n) {
-  struct named *v = malloc(sizeof *v + n + 1);
-  if (v == NULL)
-    return NULL;
-  v->n = n;
-  memcpy(v->text, text, n);
-  v->text[n] = '\0';
-  return v;
+  if (n > TEXT_BYTES)
+    n = TEXT_BYTES;
+  uint64_t hash = 0xcbf29ce484222325u;
+  for (size_t i = 0; i < n; i++)
+    hash = (hash ^ (uint8_t)text[i]) * 0x100000001b3u;
+  hash ^= hash >> 29;
+  struct named *v;
+  place_of(hash, text, n, &v);
+  if (v != NULL)
+    return v;
+  pthread_mutex_lock(&kept.lock);
+  _Atomic(struct named *) *p = place_of(hash, text, n, &v);
+  const size_t bytes = sizeof *v + n + 1;
+  if (v == NULL && kept.texts < TEXTS && kept.bytes + bytes <= ALL_BYTES && (v = malloc(bytes)) != NULL) {
+    v->hash = hash;
+    v->n = n;
+    memcpy(v->text, text, n);
+    v->text[n] = '\0';
+    kept.texts++;
+    kept.bytes += bytes;
+    atomic_store_explicit(p, v, memory_order_release);
+  }
+  pthread_mutex_unlock(&kept.lock);
+  return v != NULL ? v : more();
 }
 
 static const char *domain_name(const struct named *domain) { return domain != NULL ? domain->text : ""; }

@@ -7,6 +7,8 @@
 #include <string.h>
 
 #include "agent.h"
+#include "ring.h"
+#include "say.h"
 #include "steps.h"
 
 #define PUBLIC __attribute__((visibility("default")))
@@ -89,47 +91,58 @@ int lanetrace_request_end(const char *traceparent, int64_t begin_ns, int64_t end
   return 0;
 }
 
-// Lanes are more than one word; a caller holds a place and its generation.
-enum { LANES = 1024, FREE = 0, OPEN = 1, BUSY = 2 };
+// Lanes are more than one word; a caller holds a place and its generation. Both and the
+// place's state are one word, so that an end that comes late changes nothing.
+enum { LANES = 1024, FREE = 0, OPEN = 1, BUSY = 2, STATES = 4 };
 static struct {
-  _Atomic int state;
-  uint64_t generation;
-  lt_lane lane;
+  _Atomic uint64_t word; // generation * STATES + state
+  lt_lane lane;          // while OPEN; whoever made it BUSY has it
 } open_lanes[LANES];
 
-uint64_t lanetrace_lane_begin(uint64_t step, const char *name, void *stream) {
+// take finds a free place, makes it BUSY and returns its handle, 0: there is none.
+static uint64_t take(void) {
   static _Atomic uint32_t next;
-  if (step == 0 || name == NULL || lt_hub_level() < LT_LEVEL_LANE)
-    return 0;
-  lt_lane lane = lt_lane_begin(step, lt_lane_id(name, (uint32_t)strnlen(name, 4096)), stream);
-  if (!lt_lane_is_open(lane))
-    return 0;
   for (int i = 0; i < LANES; i++) {
     uint32_t at = atomic_fetch_add_explicit(&next, 1, memory_order_relaxed) % LANES;
-    int expect = FREE;
-    if (!atomic_compare_exchange_strong(&open_lanes[at].state, &expect, BUSY))
-      continue;
-    open_lanes[at].lane = lane;
-    uint64_t handle = ++open_lanes[at].generation * LANES + at;
-    atomic_store_explicit(&open_lanes[at].state, OPEN, memory_order_release);
-    return handle;
+    uint64_t word = atomic_load_explicit(&open_lanes[at].word, memory_order_relaxed);
+    if (word % STATES == FREE &&
+        atomic_compare_exchange_strong(&open_lanes[at].word, &word, (word / STATES + 1) * STATES + BUSY))
+      return (word / STATES + 1) * LANES + at;
   }
-  // More open at once than anybody needs: they are not being ended.
-  lt_lane_end(lane);
   return 0;
 }
 
-int lanetrace_lane_end(uint64_t lane) {
-  uint32_t at = (uint32_t)(lane % LANES);
-  int expect = OPEN;
-  if (lane == 0 || !atomic_compare_exchange_strong(&open_lanes[at].state, &expect, BUSY))
+static void set(uint64_t handle, unsigned to) {
+  atomic_store_explicit(&open_lanes[handle % LANES].word, handle / LANES * STATES + to, memory_order_release);
+}
+
+uint64_t lanetrace_lane_begin(uint64_t step, const char *name, void *stream) {
+  if (step == 0 || name == NULL || lt_hub_level() < LT_LEVEL_LANE)
     return 0;
-  if (open_lanes[at].generation != lane / LANES) {
-    atomic_store_explicit(&open_lanes[at].state, OPEN, memory_order_release);
+  uint64_t handle = take();
+  if (handle == 0) { // more open at once than anybody needs: they are not being ended
+    static _Atomic int said;
+    lt_ring_add(lt_hub_ring(), LT_CTR_MISUSE, 1);
+    lt_say_once(&said, "more than %d lanes are begun and not ended: those beyond are counted (misuse) and not timed", LANES);
     return 0;
   }
-  lt_lane l = open_lanes[at].lane;
-  atomic_store_explicit(&open_lanes[at].state, FREE, memory_order_release);
+  lt_lane lane = lt_lane_begin(step, lt_lane_id(name, (uint32_t)strnlen(name, 4096)), stream);
+  open_lanes[handle % LANES].lane = lane;
+  bool is_open = lt_lane_is_open(lane);
+  set(handle, is_open ? OPEN : FREE);
+  return is_open ? handle : 0;
+}
+
+int lanetrace_lane_end(uint64_t lane) {
+  if (lane == 0)
+    return 0;
+  uint64_t open = lane / LANES * STATES + OPEN;
+  if (!atomic_compare_exchange_strong(&open_lanes[lane % LANES].word, &open, lane / LANES * STATES + BUSY)) {
+    lt_ring_add(lt_hub_ring(), LT_CTR_STALE_ENDS, 1);
+    return 0;
+  }
+  lt_lane l = open_lanes[lane % LANES].lane;
+  set(lane, FREE);
   lt_lane_end(l);
   return 0;
 }

@@ -24,7 +24,9 @@ enum class { CALLER, AGENT, CUDA, ALLOCATOR };
 // File names, as far as the star goes. LANETRACE_SITE_SKIP adds to the allocators.
 static const char *const cuda_modules[] = {"libcuda.so*", "libcudart.so*", "libcudart-*", "libcupti.so*", "libnvrtc*"};
 static const char *const allocator_modules[] = {"libc10*", "librmm*", "libcumem_allocator*", "cumem_allocator*",
-                                                "libtorch_cuda_linalg*"};
+                                                "libtorch_cuda_linalg*",
+                                                // what Python calls C through
+                                                "libffi*", "_ctypes*", "_cffi_backend*"};
 
 enum { MODULES = 1024, BUILD_ID_BYTES = 20, SKIPS = 32, DEPTH = 48 };
 

@@ -176,12 +176,48 @@ static const char *announced(void) {
   return NULL;
 }
 
+// wrong_step and wrong_lane say what is wrong with a list of patterns, NULL: nothing.
+static const char *wrong_step(const char *list) {
+  struct text t;
+  int n = 0;
+  for (; next(&list, &t); n++) {
+    const char *dots = within(t, "...");
+    if (dots == t.at)
+      return "want a pattern before \"...\"";
+    if (dots != NULL && within((struct text){dots + 3, t.n - (size_t)(dots + 3 - t.at)}, "...") != NULL)
+      return "want FIRST...LAST, with one \"...\"";
+  }
+  return n == 0 ? "want a pattern" : n > RULES ? "want at most 64 patterns" : NULL;
+}
+
+static const char *wrong_lane(const char *list) {
+  struct text t;
+  int n = 0;
+  for (; next(&list, &t); n++) {
+    const char *eq = within(t, "=");
+    if (eq == t.at)
+      return "want a pattern before \"=\"";
+    if (eq != NULL && (eq + 1 == t.at + t.n || within((struct text){eq + 1, t.n - (size_t)(eq + 1 - t.at)}, "=") != NULL))
+      return "want PATTERN=NAME, with one \"=\"";
+  }
+  return n == 0 ? "want a pattern" : n > RULES ? "want at most 64 patterns" : NULL;
+}
+
 static void settings(void) {
   parse_steps(&presets[0], vllm_step);
   parse_lanes(&presets[0], vllm_lanes);
   parse_steps(&presets[1], sglang_step);
   parse_lanes(&presets[1], sglang_lanes);
   const char *s = getenv("LANETRACE_STEP"), *l = getenv("LANETRACE_LANES");
+  const char *wrong;
+  if (l != NULL && *l != '\0' && (wrong = wrong_lane(l)) != NULL) {
+    lt_say("LANETRACE_LANES=%s: %s; taking the default", l, wrong);
+    l = NULL;
+  }
+  if (s != NULL && *s != '\0' && (wrong = wrong_step(s)) != NULL) {
+    lt_say("LANETRACE_STEP=%s: %s; taking the default", s, wrong);
+    s = NULL;
+  }
   if (s == NULL || *s == '\0')
     s = l != NULL && (is(l, "vllm") || is(l, "sglang")) ? l : "auto";
   lanes_named = l != NULL && *l != '\0' && !is(l, "vllm") && !is(l, "sglang");
@@ -382,11 +418,19 @@ static uint16_t lane_of(struct scope *s) {
 
 // Threads ------------------------------------------------------------------------------------------
 
-enum { DEPTH = 32, STREAMS = 6, STARTED = 256, FOLLOWED = 8 };
+// What is beyond these is counted and said once.
+enum {
+  DEPTH = 64,             // ranges pushed on one thread
+  STREAMS = 32,           // of one range
+  STARTED_BITS = 10,
+  STARTED = 1 << STARTED_BITS, // ranges started in the process and not ended
+  FOLLOWED = 64,          // of those, begun by one thread
+};
 
 struct open_lane {
   void *stream;
   lt_lane lane;
+  bool captured; // not opened, as the stream was captured: to be tried again
 };
 struct range {
   uint64_t domain; // a hash of the domain's name; 0: the range was missed, it may be of any
@@ -397,22 +441,28 @@ struct range {
   uint8_t streams;
   bool more; // launched on streams beyond those that are followed
   bool early; // from before the hub's start: its roles are not played yet
+  uint32_t order; // among the ranges of its thread, as they began
   lt_step step; // which its lanes belong to, 0: none
   lt_step begun; // which it began itself
-  struct open_lane open[STREAMS];
+  struct open_lane open[STREAMS]; // as many as streams says; the rest is not written
 };
+// What of a range is written when it begins.
+enum { RANGE_HEAD = offsetof(struct range, open) };
+
 struct thread {
   uint32_t epoch; // of the process: what is older is void
   int depth;
   int deeper; // pushed beyond the stack
   int missed; // pushed at level off above what is on the stack
   int early;  // ranges on the stack whose roles are not played yet
+  bool early_started; // and there may be started ones
+  uint32_t order; // of the range that begins next
   int lanes;  // ranges on the stack whose lanes may be due
   lt_step cycle; // begun by FIRST, not yet ended
   void *settled; // a stream on which all lanes due are open
   bool is_settled;
   int followed;
-  uint32_t follow[FOLLOWED]; // places of ranges started here
+  uint64_t follow[FOLLOWED]; // ranges started here, in the order in which they began
   struct range stack[DEPTH];
 };
 
@@ -424,9 +474,15 @@ static bool key_made;
 
 // The latest step begun that has not ended.
 static _Atomic lt_step latest;
-// The process marks steps by itself: nothing stands in.
-static _Atomic int marked;
 static _Atomic int own_steps;
+// The process has marked a step at some time.
+static _Atomic int marked;
+// What was launched outside of steps since the latest mark: when that began (0: nothing
+// was), when the latest was, and whether there was a pause as long as our patience.
+static struct {
+  _Atomic int64_t since_ns, last_ns;
+  _Atomic bool paused;
+} unmarked;
 // Counts forks: a child's ranges are not its parent's.
 static _Atomic uint32_t epoch;
 
@@ -438,6 +494,7 @@ static struct {
     struct range r;
   } at[STARTED];
   uint64_t last;
+  uint32_t free; // no place before it is free
 } started = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 static void end_step(lt_step s) {
@@ -461,9 +518,11 @@ static void end_window(void) {
     end_step(s);
 }
 
-// mark: the process marks its steps; a window that stood in for one has ended.
+// mark: the process marks a step; a window that stood in for one has ended.
 static void mark(void) {
-  if (!atomic_exchange_explicit(&marked, 1, memory_order_relaxed) && atomic_load(&window.step) != 0)
+  atomic_store_explicit(&marked, 1, memory_order_relaxed);
+  atomic_store_explicit(&unmarked.since_ns, 0, memory_order_relaxed);
+  if (atomic_load_explicit(&window.step, memory_order_relaxed) != 0)
     end_window();
 }
 
@@ -500,7 +559,11 @@ static void in_child(void) {
   pthread_mutex_init(&window.lock, NULL);
   atomic_store(&window.step, 0);
   atomic_store(&window.until_ns, 0);
-  memset(started.at, 0, sizeof started.at);
+  for (uint32_t i = 0; i < STARTED; i++)
+    if (started.at[i].id != 0)
+      started.at[i].id = 0;
+  started.free = 0;
+  atomic_store(&unmarked.since_ns, 0);
   atomic_store(&latest, 0);
   atomic_fetch_add(&epoch, 1);
 }
@@ -511,7 +574,15 @@ __attribute__((constructor)) static void loaded(void) {
 }
 
 static void play(struct thread *t);
-static void not_followed(void);
+
+// not_followed counts a range, or a part of one, for which there is no room, and says
+// so the first time.
+#define not_followed(...)                             \
+  do {                                                \
+    static _Atomic int said_;                         \
+    lt_ring_add(lt_hub_ring(), LT_CTR_MISUSE, 1);     \
+    lt_say_once(&said_, __VA_ARGS__);                 \
+  } while (0)
 
 // thread is the calling thread's ranges, with what was missed or has waited for the
 // hub in its place.
@@ -529,6 +600,7 @@ static struct thread *thread(void) {
   if (t->epoch != now) {
     // Its steps and lanes are the parent's, which ends them itself.
     t->depth = t->deeper = t->missed = t->early = t->lanes = t->followed = 0;
+    t->early_started = false;
     t->cycle = 0;
     t->is_settled = false;
     t->epoch = now;
@@ -537,9 +609,9 @@ static struct thread *thread(void) {
     if (t->depth == DEPTH)
       t->deeper++;
     else
-      t->stack[t->depth++] = (struct range){0};
+      memset(&t->stack[t->depth++], 0, RANGE_HEAD);
   }
-  if (t->early > 0 && lt_hub_level() != LT_LEVEL_OFF)
+  if ((t->early > 0 || t->early_started) && lt_hub_level() != LT_LEVEL_OFF)
     play(t);
   return t;
 }
@@ -584,20 +656,51 @@ static void begin_as(struct thread *t, struct range *r, struct scope *s, bool ou
   r->roles = roles;
 }
 
-// play begins what waited for the hub, from the outermost range inwards.
+// the_started is a range that was started, NULL when it has ended. Under its lock.
+static struct range *the_started(uint64_t id) {
+  uint32_t at = (uint32_t)(id & (STARTED - 1));
+  return id != 0 && started.at[at].id == id ? &started.at[at].r : NULL;
+}
+
+// play_started begins what of the thread's started ranges waited for the hub and began
+// before the range of that order.
+static void play_started(struct thread *t, int *next, uint32_t order) {
+  for (; *next < t->followed; ++*next) {
+    struct range *r = the_started(t->follow[*next]);
+    if (r != NULL && r->order >= order)
+      return;
+    if (r == NULL || !r->early)
+      continue;
+    r->early = false;
+    begin_as(t, r, r->scope, t->depth == 0);
+  }
+}
+
+// play begins what waited for the hub, in the order in which it began.
 static void play(struct thread *t) {
-  int n = t->depth;
+  const int n = t->depth;
+  const bool any = t->early_started;
+  int next = 0;
   t->early = 0;
+  t->early_started = false;
+  if (any)
+    pthread_mutex_lock(&started.lock);
   for (int i = 0; i < n; i++) {
     struct range *r = &t->stack[i];
+    t->depth = i; // what is inside of it has begun nothing
+    if (any)
+      play_started(t, &next, r->order);
     if (!r->early)
       continue;
     r->early = false;
-    t->depth = i; // what is inside of it has begun nothing
     begin_as(t, r, r->scope, i == 0);
-    t->depth = n;
     if (r->lane != 0)
       t->lanes++;
+  }
+  t->depth = n;
+  if (any) {
+    play_started(t, &next, UINT32_MAX);
+    pthread_mutex_unlock(&started.lock);
   }
   t->is_settled = false;
 }
@@ -605,7 +708,9 @@ static void play(struct thread *t) {
 // begin fills a range that begins on the thread.
 static void begin(struct thread *t, struct range *r, const char *text, size_t n, const char *domain) {
   struct scope spare, *s = scope_of(text, n, domain, &spare);
-  *r = (struct range){.domain = key_of("", 0, domain)};
+  memset(r, 0, RANGE_HEAD);
+  r->domain = key_of("", 0, domain);
+  r->order = t->order++;
   if (s != &spare) {
     r->text = s->text;
     r->scope = s;
@@ -616,15 +721,19 @@ static void begin(struct thread *t, struct range *r, const char *text, size_t n,
     r->early = r->scope != NULL;
 }
 
+// plays: a range of that text would be a step or a lane.
+static bool plays(const char *text, size_t n, const char *domain) {
+  struct scope spare;
+  return atomic_load_explicit(&scope_of(text, n, domain, &spare)->roles, memory_order_relaxed) != 0;
+}
+
 int lt_range_push(const char *text, size_t bytes, const char *domain) {
   struct thread *t;
   if (!lt_ranges_followed() || (t = thread()) == NULL)
     return -1;
   if (t->depth == DEPTH) {
-    struct scope spare;
-    if (lt_hub_level() != LT_LEVEL_OFF &&
-        (atomic_load_explicit(&scope_of(text, bytes, domain, &spare)->roles, memory_order_relaxed) & (IS_LANE | IS_STEP)))
-      not_followed();
+    if (lt_hub_level() != LT_LEVEL_OFF && plays(text, bytes, domain))
+      not_followed("ranges are nested deeper than %d: those beyond are counted (misuse) and not timed", DEPTH);
     t->deeper++;
     return DEPTH + t->deeper - 1;
   }
@@ -683,46 +792,72 @@ int lt_range_pop(const char *domain) {
   return t->depth;
 }
 
+// take_started takes a free place, and returns the range's id; 0 without one. Under the
+// lock.
+static uint64_t take_started(void) {
+  while (started.free < STARTED && started.at[started.free].id != 0)
+    started.free++;
+  if (started.free == STARTED)
+    return 0;
+  uint32_t at = started.free++;
+  return started.at[at].id = ++started.last << STARTED_BITS | at;
+}
+
+// follow has the thread's launches open the range's lanes. Under the lock.
+static bool follow(struct thread *t, uint64_t id) {
+  if (t->followed == FOLLOWED) { // some may have ended on other threads
+    int kept = 0;
+    for (int i = 0; i < t->followed; i++)
+      if (the_started(t->follow[i]) != NULL)
+        t->follow[kept++] = t->follow[i];
+    t->followed = kept;
+  }
+  if (t->followed == FOLLOWED)
+    return false;
+  t->follow[t->followed++] = id;
+  return true;
+}
+
 uint64_t lt_range_start(const char *text, size_t bytes, const char *domain) {
   struct thread *t;
-  if (lt_hub_level() == LT_LEVEL_OFF || (t = thread()) == NULL)
+  if (!lt_ranges_followed() || (t = thread()) == NULL)
     return 0;
-  struct range r;
-  begin(t, &r, text, bytes, domain);
+  bool followed = true;
   pthread_mutex_lock(&started.lock);
-  uint64_t id = 0;
-  for (uint32_t i = 0; i < STARTED; i++) {
-    uint32_t at = (uint32_t)(started.last + i) % STARTED;
-    if (started.at[at].id != 0)
-      continue;
-    id = ++started.last << 8 | at;
-    started.at[at].id = id;
-    started.at[at].r = r;
-    if (r.lane != 0 && t->followed < FOLLOWED)
-      t->follow[t->followed++] = at;
-    else if (r.lane != 0)
-      not_followed();
-    break;
+  // The place comes first: what cannot be kept open must not begin a step.
+  uint64_t id = take_started();
+  if (id != 0) {
+    struct range *r = the_started(id);
+    begin(t, r, text, bytes, domain);
+    if (r->lane != 0 || r->early)
+      followed = follow(t, id);
+    if (r->early && followed)
+      t->early_started = true;
+    r->early = r->early && followed;
   }
   pthread_mutex_unlock(&started.lock);
-  if (id == 0) {
-    not_followed();
-    close_range(&r);
-  }
   t->is_settled = false;
+  if (id == 0 && lt_hub_level() != LT_LEVEL_OFF && plays(text, bytes, domain))
+    not_followed("more than %d ranges are started and not ended: those beyond are counted (misuse) and not timed", STARTED);
+  if (!followed)
+    not_followed("a thread has started more than %d ranges that are not ended: the lanes of those beyond are counted (misuse) "
+                 "and not timed", FOLLOWED);
   return id;
 }
 
 void lt_range_stop(uint64_t range) {
   if (range == 0)
     return;
-  uint32_t at = (uint32_t)(range & (STARTED - 1));
   pthread_mutex_lock(&started.lock);
   uint32_t roles = 0;
-  if (started.at[at].id == range) {
-    roles = started.at[at].r.roles;
-    close_range(&started.at[at].r);
+  struct range *r = the_started(range);
+  if (r != NULL) {
+    roles = r->roles;
+    close_range(r);
+    uint32_t at = (uint32_t)(range & (STARTED - 1));
     started.at[at].id = 0;
+    if (at < started.free)
+      started.free = at;
   }
   pthread_mutex_unlock(&started.lock);
   struct thread *t = self;
@@ -734,54 +869,94 @@ void lt_range_stop(uint64_t range) {
 
 // Launches --------------------------------------------------------------------------------------------
 
-// not_followed counts a range, or a part of one, for which there is no room.
-static void not_followed(void) {
-  lt_ring *ring = lt_hub_ring();
-  if (ring != NULL)
-    lt_ring_add(ring, LT_CTR_MISUSE, 1);
+// Whether the launch's stream is being captured, found out at most once a launch.
+enum capture { NOT_ASKED, CAPTURED, NOT_CAPTURED };
+
+static bool captured(enum capture *c, void *stream) {
+  if (*c == NOT_ASKED)
+    *c = lt_stream_is_captured(stream) ? CAPTURED : NOT_CAPTURED;
+  return *c == CAPTURED;
 }
 
-static void open_on(struct range *r, void *stream) {
+// open_on opens the range's lane on the stream, once; false when a capture is in the
+// way, after which it is to be tried again.
+static bool open_on(struct range *r, void *stream, enum capture *c) {
   if (r->lane == 0)
-    return;
-  for (unsigned i = 0; i < r->streams; i++)
+    return true;
+  struct open_lane *o = NULL;
+  for (unsigned i = 0; i < r->streams && o == NULL; i++)
     if (r->open[i].stream == stream)
-      return;
-  if (r->streams == STREAMS) {
+      o = &r->open[i];
+  if (o != NULL && !o->captured)
+    return true;
+  if (o != NULL && captured(c, stream))
+    return false;
+  if (o == NULL && r->streams == STREAMS) {
     if (!r->more)
-      not_followed();
+      not_followed("a range launches on more than %d streams: its lanes on those beyond are counted (misuse) and not timed",
+                   STREAMS);
     r->more = true;
-    return;
+    return true;
   }
-  // Remembered also when it was not opened: it is not tried again at each launch.
-  r->open[r->streams++] = (struct open_lane){stream, lt_lane_begin(r->step, r->lane, stream)};
+  if (o == NULL)
+    o = &r->open[r->streams++];
+  // Remembered also when it was not opened: but for captures it is not tried again at
+  // each launch.
+  bool capturing = false;
+  lt_lane lane = lt_lane_try(r->step, r->lane, stream, &capturing);
+  *o = (struct open_lane){stream, lane, capturing};
+  return !capturing;
 }
 
 static void open_lanes(struct thread *t, void *stream) {
+  enum capture c = NOT_ASKED;
+  bool all = true;
   if (t->followed > 0) {
     pthread_mutex_lock(&started.lock);
     int kept = 0;
     for (int i = 0; i < t->followed; i++) {
-      uint32_t at = t->follow[i];
-      if (started.at[at].id == 0)
+      struct range *r = the_started(t->follow[i]);
+      if (r == NULL)
         continue;
-      open_on(&started.at[at].r, stream);
-      t->follow[kept++] = at;
+      all = open_on(r, stream, &c) && all;
+      t->follow[kept++] = t->follow[i];
     }
     t->followed = kept;
     pthread_mutex_unlock(&started.lock);
   }
   if (t->lanes > 0)
     for (int i = 0; i < t->depth; i++)
-      open_on(&t->stack[i], stream);
+      all = open_on(&t->stack[i], stream, &c) && all;
   t->settled = stream;
-  t->is_settled = true;
+  t->is_settled = all;
 }
 
 // What stands in ------------------------------------------------------------------------------
 
-static _Atomic int64_t first_launch_ns;
 static _Atomic int graphs_seen;
+
+// goes_unmarked: launches have gone on for as long as our patience without a mark. A
+// program that marks its steps may pause between two for longer, and launch something
+// before and behind the pause: of one that has marked any, one pause is not counted.
+static bool goes_unmarked(void) {
+  const int64_t now = lt_mono_ns();
+  const bool paused = atomic_load(&unmarked.paused);
+  int64_t since = atomic_load(&unmarked.since_ns), last = atomic_load_explicit(&unmarked.last_ns, memory_order_relaxed);
+  bool goes = since != 0 && now - since >= patience_ns;
+  if (since == 0) {
+    if (atomic_compare_exchange_strong(&unmarked.since_ns, &since, now))
+      atomic_store(&unmarked.paused, false);
+  } else if (goes && !paused && now - last >= patience_ns && last - since < patience_ns &&
+             atomic_load_explicit(&marked, memory_order_relaxed)) {
+    // Of several threads one begins the count anew; the flag follows, so that who sees
+    // it set sees the new count.
+    if (atomic_compare_exchange_strong(&unmarked.since_ns, &since, now))
+      atomic_store(&unmarked.paused, true);
+    goes = false;
+  }
+  atomic_store_explicit(&unmarked.last_ns, now, memory_order_relaxed);
+  return goes;
+}
 
 // stand_in is the mode in force for launches outside of marked steps.
 static int stand_in(void) {
@@ -789,27 +964,22 @@ static int stand_in(void) {
   int m = atomic_load_explicit(&mode, memory_order_relaxed);
   if (m != MODE_AUTO)
     return m;
-  if (atomic_load_explicit(&marked, memory_order_relaxed))
-    return MODE_NONE;
-  int64_t since = atomic_load_explicit(&first_launch_ns, memory_order_relaxed), now = lt_mono_ns();
-  if (since == 0) {
-    atomic_compare_exchange_strong(&first_launch_ns, &since, now);
-    return MODE_NONE;
-  }
-  if (now - since < patience_ns)
+  if (atomic_load_explicit(&own_steps, memory_order_relaxed) || !goes_unmarked())
     return MODE_NONE;
   return atomic_load_explicit(&graphs_seen, memory_order_relaxed) ? MODE_GRAPH : MODE_WINDOW;
 }
 
+static const char *any_more(void) { return atomic_load_explicit(&marked, memory_order_relaxed) ? " any more" : ""; }
+
 static void say_window(void) {
   static _Atomic int said;
-  lt_say_once(&said, "no steps are marked: windows of %lld ms stand in for them (LANETRACE_STEP)",
+  lt_say_once(&said, "no steps are marked%s: windows of %lld ms stand in for them (LANETRACE_STEP)", any_more(),
               (long long)(window_ns / 1000000));
 }
 
 static void say_graph(void) {
   static _Atomic int said;
-  lt_say_once(&said, "no steps are marked: each graph launch stands in for one (LANETRACE_STEP)");
+  lt_say_once(&said, "no steps are marked%s: each graph launch stands in for one (LANETRACE_STEP)", any_more());
 }
 
 static lt_step in_window(void) {

@@ -22,9 +22,12 @@
 //
 // auto, the default: the engine's own calls of lanetrace.h; vLLM's and SGLang's ranges,
 // known by their names or announced by the variables that switch them on; else a
-// thread's outermost range is a step. So many milliseconds (5,000) after the first launch
-// without any of these, graph launches stand in for steps if there are any, windows if
-// not, which is said once on standard error; marks that come later end that.
+// thread's outermost range is a step. When launches have gone on for so many milliseconds
+// (5,000) without any of these, at the start or later, graph launches stand in for steps if
+// there are any, windows if not, which is said once on standard error; a mark ends that.
+// After an engine's own calls nothing stands in.
+//
+// A list that cannot be right is said on standard error, and the default taken.
 //
 // A pattern is about ranges of NVTX's global domain and of the domain NVTX, in which
 // Python's nvtx package puts its own. DOMAIN//NAME is about ranges of another domain.
@@ -59,7 +62,8 @@ int lt_range_push(const char *text, size_t bytes, const char *domain);
 // are left open, -1 when there was none.
 int lt_range_pop(const char *domain);
 // lt_range_start begins a range that any thread may end; its lanes are opened by the
-// thread that began it. 0 when it is not followed.
+// thread that began it. 0 when it is not followed. Before the hub starts it is followed
+// as one that is pushed.
 uint64_t lt_range_start(const char *text, size_t bytes, const char *domain);
 void lt_range_stop(uint64_t range);
 

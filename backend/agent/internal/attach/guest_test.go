@@ -157,12 +157,20 @@ func TestSaidOnce(t *testing.T) {
 	for _, tc := range []struct {
 		name, want string
 		o          runOptions
+		goesOn     bool // with the default, else the agent is off
 	}{
 		{name: "directory", o: runOptions{env: []string{"LANETRACE_DIR=/nowhere/to/be/found"}}, want: "/nowhere/to/be/found"},
 		{name: "no directory", o: runOptions{env: []string{"LANETRACE_DIR=" + file}}, want: file},
 		{name: "level", o: runOptions{level: "loud"}, want: "loud"},
 		{name: "driver", o: runOptions{driver: testdriver.BuildWithout(t, "cuEventElapsedTime", "cuEventElapsedTime_v2")}, want: "cuEventElapsedTime"},
-		{name: "window", o: runOptions{env: []string{"LANETRACE_STEP=window:never"}}, want: "window:never"},
+		{name: "window", o: runOptions{env: []string{"LANETRACE_STEP=window:never"}}, want: "window:never", goesOn: true},
+		{name: "dots twice", o: runOptions{env: []string{"LANETRACE_STEP=a...b...c"}}, want: "a...b...c: want FIRST...LAST", goesOn: true},
+		{name: "dots first", o: runOptions{env: []string{"LANETRACE_STEP=x,...b"}}, want: "want a pattern before", goesOn: true},
+		{name: "no step", o: runOptions{env: []string{"LANETRACE_STEP=,"}}, want: "LANETRACE_STEP=,: want a pattern", goesOn: true},
+		{name: "equals first", o: runOptions{env: []string{"LANETRACE_LANES==x"}}, want: "LANETRACE_LANES==x: want a pattern", goesOn: true},
+		{name: "equals twice", o: runOptions{env: []string{"LANETRACE_LANES=a=b=c"}}, want: "want PATTERN=NAME", goesOn: true},
+		{name: "no lane name", o: runOptions{env: []string{"LANETRACE_LANES=a="}}, want: "want PATTERN=NAME", goesOn: true},
+		{name: "too many", o: runOptions{env: []string{"LANETRACE_LANES=" + strings.Repeat("a,", 65)}}, want: "want at most 64", goesOn: true},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			engine := compileEngine(t, "engine.c", false)
@@ -179,8 +187,11 @@ func TestSaidOnce(t *testing.T) {
 			if len(lines) != want || !strings.HasPrefix(lines[0], "lanetrace: ") || !strings.Contains(lines[0], tc.want) {
 				t.Errorf("standard error %q, want %d lines, the first with %q", r.stderr, want, tc.want)
 			}
-			if tc.name != "window" && len(r.rings(t)) != 0 {
+			if !tc.goesOn && len(r.rings(t)) != 0 {
 				t.Errorf("%d rings, want none", len(r.rings(t)))
+			}
+			if tc.goesOn && r.only(t).Counters[spanring.CtrStepsBegun] == 0 {
+				t.Error("no steps, as the default has them")
 			}
 		})
 	}

@@ -1,9 +1,11 @@
 package attach
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -23,6 +25,19 @@ func numbered(steps ...[]string) []string {
 	return out
 }
 
+// chain is n names, each inside of the one before, and those that follow.
+func chain(format string, n int, more ...string) []string {
+	var out []string
+	for i := range n {
+		name := fmt.Sprintf(format, i)
+		if i > 0 {
+			name += " < " + fmt.Sprintf(format, i-1)
+		}
+		out = append(out, name)
+	}
+	return append(out, more...)
+}
+
 // TestNVTX pushes, pops, starts and ends ranges through every function of NVTX that
 // begins one, in the order of testdata/ranges.c.
 func TestNVTX(t *testing.T) {
@@ -37,6 +52,7 @@ func TestNVTX(t *testing.T) {
 		source         spanring.StepSource
 		stderr         string
 		misuse         uint64
+		capturing      uint64
 	}{
 		{
 			// Every way to begin a range: one lane each, in one step.
@@ -93,11 +109,32 @@ func TestNVTX(t *testing.T) {
 		{name: "windows", scenario: "unmarked", env: []string{"LANETRACE_STEP=window:3600000"}, steps: 1, source: spanring.StepWindow, stderr: "windows of 3600000 ms stand in"},
 		{name: "none", scenario: "unmarked", env: []string{"LANETRACE_STEP=none"}},
 		{
-			// Six streams are followed; that there are more is counted, once a range.
+			// 32 streams are followed; that there are more is counted, once a range.
 			name: "streams", scenario: "streams", env: []string{"LANETRACE_STEP=step"}, steps: 1, misuse: 1,
-			lanes: numbered([]string{"step", "step", "step", "step", "step", "step"}),
+			lanes: numbered(slices.Repeat([]string{"step"}, 32)), stderr: "on more than 32 streams",
 		},
-		{name: "too deep", scenario: "deep", env: []string{"LANETRACE_STEP=step", "LANETRACE_LANES=level 1,level 59"}, steps: 1, misuse: 1, lanes: numbered([]string{"level 1"})},
+		{
+			name: "too deep", scenario: "deep", env: []string{"LANETRACE_STEP=step", "LANETRACE_LANES=level 1,level 59,level 99"},
+			steps: 1, misuse: 1, lanes: numbered([]string{"level 1", "level 59 < level 1"}), stderr: "nested deeper than 64",
+		},
+		{
+			name: "started by one thread", scenario: "started by one", env: []string{"LANETRACE_STEP=step", "LANETRACE_LANES=r *"},
+			steps: 1, misuse: 6, lanes: numbered(chain("r %d", 64, "r 70")), stderr: "a thread has started more than 64 ranges",
+		},
+		{
+			// A step without a place does not begin, rather than end at once.
+			name: "started by all", scenario: "started by all", env: []string{"LANETRACE_STEP=step", "LANETRACE_LANES=step"},
+			steps: 70, misuse: 1, lanes: []string{"70: step"}, stderr: "more than 1024 ranges are started",
+		},
+		{
+			// Counted as capturing once each, and opened behind the capture.
+			name: "captured", scenario: "captured", env: []string{"LANETRACE_STEP=step"}, steps: 1, capturing: 3,
+			lanes: numbered([]string{"step", "work < step"}),
+		},
+		{
+			name: "strings", scenario: "strings", env: []string{"LANETRACE_STEP=step"}, steps: 1, misuse: 11,
+			lanes: numbered([]string{"step", "s 0 < step", "(other) < step"}), stderr: "more than 65536 NVTX strings",
+		},
 		{name: "deep", scenario: "deep", env: []string{"LANETRACE_STEP=step", "LANETRACE_LANES=level 1"}, steps: 1, lanes: numbered([]string{"level 1"})},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -117,6 +154,9 @@ func TestNVTX(t *testing.T) {
 			}
 			if n := got.Counters[spanring.CtrMisuse]; n != tc.misuse {
 				t.Errorf("misuse is %d, want %d", n, tc.misuse)
+			}
+			if n := got.Counters[spanring.CtrCapturing]; n != tc.capturing {
+				t.Errorf("capturing is %d, want %d", n, tc.capturing)
 			}
 			got.Counters[spanring.CtrMisuse] = 0
 			if tc.scenario != "unmarked" {
@@ -165,6 +205,36 @@ func TestMarksComeLate(t *testing.T) {
 	}
 }
 
+// TestMarksOnlyAtTheStart marks what a program does before its passes, and one thing
+// between them: windows stand in for the rest.
+func TestMarksOnlyAtTheStart(t *testing.T) {
+	program := compileEngine(t, "ranges.c", false)
+	r := start(t, runOptions{level: "lane", env: []string{"LANETRACE_STEP=auto:300"}}, program, "marked at the start")
+	if want := "no steps are marked any more: windows"; r.code != 0 || !strings.Contains(r.stderr, want) || strings.Count(r.stderr, "\n") != 1 {
+		t.Fatalf("exit code %d, standard error %q, want one line with %q", r.code, r.stderr, want)
+	}
+	got := r.only(t)
+	// Of 0.8 s of launches each time the first 0.3 s are waited for.
+	if m, w := got.Sources[spanring.StepMarked], got.Sources[spanring.StepWindow]; m != 3 || w < 4 || w > 12 {
+		t.Errorf("%d steps marked, %d windows; want 3, and from 4 to 12", m, w)
+	}
+	if n := got.Counters[spanring.CtrMisuse]; n != 0 {
+		t.Errorf("misuse is %d", n)
+	}
+}
+
+// TestPausesBetweenMarks launches outside of steps before and behind pauses: nothing
+// stands in.
+func TestPausesBetweenMarks(t *testing.T) {
+	program := compileEngine(t, "ranges.c", false)
+	r := start(t, runOptions{level: "lane", settle: true, env: []string{"LANETRACE_STEP=auto:300"}}, program, "pauses")
+	got := r.only(t)
+	got.balanced(t)
+	if r.code != 0 || r.stderr != "" || got.Sources[spanring.StepMarked] != 3 || got.Counters[spanring.CtrStepsBegun] != 3 {
+		t.Errorf("exit code %d, standard error %q, steps %v", r.code, r.stderr, got.Sources)
+	}
+}
+
 // TestLevelChangesInARange raises and lowers the level while ranges are open.
 func TestLevelChangesInARange(t *testing.T) {
 	program := compileEngine(t, "ranges.c", false)
@@ -193,6 +263,8 @@ func TestRangesFromBeforeTheStart(t *testing.T) {
 	}{
 		{"early", "lane", "step", numbered([]string{"step", "load < step", "copy < load"}, []string{"step", "in < step"})},
 		{"early", "lane", "auto", numbered([]string{"step", "load < step", "copy < load"}, []string{"step", "in < step"})},
+		// Started rather than pushed, and begun in the order in which they were.
+		{"early started", "lane", "step", numbered([]string{"step", "copy < step", "load < copy"}, []string{"step", "in < step"})},
 		// What began at off has no name; pops find their pushes all the same.
 		{"early levels", "off", "step", numbered(
 			[]string{"step", "outer < step", "in < outer", "in < outer", "last < outer", "in step < step"}, []string{"step", "in < step"})},
@@ -242,6 +314,11 @@ func TestHeader(t *testing.T) {
 				}
 				return
 			}
+			// An end that comes twice, and one of none of ours.
+			if n := got.Counters[spanring.CtrStaleEnds]; n != 2 {
+				t.Errorf("%d stale ends, want 2", n)
+			}
+			got.Counters[spanring.CtrStaleEnds] = 0
 			got.balanced(t)
 			if diff := cmp.Diff(numbered([]string{"prefill", "sample < prefill", "copy"}), got.Lanes); diff != "" {
 				t.Errorf("lanes (-want +got):\n%s", diff)
@@ -252,6 +329,38 @@ func TestHeader(t *testing.T) {
 			}
 			if got.Links != 2 || got.Requests != 1 {
 				t.Errorf("%d links, %d requests; want 2 and 1", got.Links, got.Requests)
+			}
+		})
+	}
+}
+
+// TestHeaderBounds begins more lanes than are kept open, which are refused and counted,
+// and has a thread end lanes that have ended, again and again, while others end: none
+// of those may be missed.
+func TestHeaderBounds(t *testing.T) {
+	program := compileEngine(t, "marks.c", false)
+	for _, tc := range []struct {
+		how    string
+		lanes  int // 0: any
+		misuse uint64
+		stderr string
+		stale  bool
+	}{
+		{how: "many", lanes: 1025, misuse: 32, stderr: "more than 1024 lanes"},
+		{how: "race", stale: true},
+	} {
+		t.Run(tc.how, func(t *testing.T) {
+			r := start(t, runOptions{settle: true, level: "lane"}, program, tc.how)
+			if r.code != 0 || !strings.Contains(r.stderr, tc.stderr) || (r.stderr == "") != (tc.stderr == "") || strings.Count(r.stderr, "\n") > 1 {
+				t.Fatalf("exit code %d, standard error %q", r.code, r.stderr)
+			}
+			got := r.only(t)
+			c := &got.Counters
+			if c.InFlight() != 0 || c.Failed() != 0 || c[spanring.CtrMisuse] != tc.misuse || (c[spanring.CtrStaleEnds] != 0) != tc.stale {
+				t.Errorf("%d in flight, %d failed, misuse %d, %d stale ends", c.InFlight(), c.Failed(), c[spanring.CtrMisuse], c[spanring.CtrStaleEnds])
+			}
+			if tc.lanes != 0 && len(got.Lanes) != tc.lanes {
+				t.Errorf("%d lanes, want %d", len(got.Lanes), tc.lanes)
 			}
 		})
 	}
@@ -312,6 +421,11 @@ func TestPython(t *testing.T) {
 		}
 		if got.Memory.LiveBytes != 4096 || len(got.Sites) != 1 {
 			t.Errorf("%d bytes live at %v", got.Memory.LiveBytes, got.Sites)
+		}
+		for site := range got.Sites {
+			if strings.HasPrefix(site, "libffi") || strings.HasPrefix(site, "_ctypes") {
+				t.Errorf("the site is %q, which every call over ctypes has", site)
+			}
 		}
 	}
 }

@@ -3,8 +3,11 @@
 // An engine that marks its steps itself, with lanetrace.h.
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
 
 #include "cuda_abi.h"
 #include "lanetrace.h"
@@ -20,7 +23,72 @@
     if (got_ != (want)) { fprintf(stderr, "%s is %lld\n", #call, got_); return 24; } \
   } while (0)
 
-int main(void) {
+// More lanes than are kept open, 32 on each of 33 streams; then there is room again.
+static int many(__typeof__(cuStreamCreate) *create) {
+  static lanetrace_lane lane[33][32];
+  int refused = 0;
+  CUstream s = NULL;
+  lanetrace_step step = lanetrace_step_begin();
+  for (int i = 0; i < 33; i++) {
+    OK(create(&s, CU_STREAM_NON_BLOCKING));
+    for (int j = 0; j < 32; j++) {
+      char name[16];
+      snprintf(name, sizeof name, "lane %d", j);
+      lane[i][j] = lanetrace_lane_begin(step, name, s);
+      refused += lane[i][j] == 0;
+    }
+  }
+  WANT(refused, 33 * 32 - 1024);
+  for (int i = 32; i >= 0; i--)
+    for (int j = 31; j >= 0; j--)
+      lanetrace_lane_end(lane[i][j]);
+  lanetrace_lane last = lanetrace_lane_begin(step, "last", s);
+  WANT(last != 0, 1);
+  lanetrace_lane_end(last);
+  lanetrace_step_end(step);
+  return 0;
+}
+
+static _Atomic int racing = 1;
+static void *stale_ends(void *first) {
+  while (racing)
+    lanetrace_lane_end((lanetrace_lane)(uintptr_t)first);
+  return NULL;
+}
+
+// All places but one are taken, so that each lane has that one, and another thread ends
+// the first that it had again and again.
+static int race(__typeof__(cuStreamCreate) *create) {
+  static lanetrace_lane lane[32][32];
+  CUstream s = NULL;
+  lanetrace_step step = lanetrace_step_begin();
+  for (int i = 0; i < 32; i++) {
+    OK(create(&s, CU_STREAM_NON_BLOCKING));
+    for (int j = 0; j < 32; j++) {
+      char name[16];
+      snprintf(name, sizeof name, "lane %d", j);
+      WANT((lane[i][j] = lanetrace_lane_begin(step, name, s)) != 0, 1);
+    }
+  }
+  lanetrace_lane first = lane[31][31];
+  lanetrace_lane_end(first);
+  pthread_t other;
+  OK(pthread_create(&other, NULL, stale_ends, (void *)(uintptr_t)first));
+  for (int i = 0; i < 30000; i++) {
+    lanetrace_lane_end(lanetrace_lane_begin(step, "again", s));
+    if (i % 1000 == 0)
+      usleep(2000); // for the pairs to come back
+  }
+  racing = 0;
+  OK(pthread_join(other, NULL));
+  for (int i = 0; i < 32 * 32 - 1; i++)
+    lanetrace_lane_end(lane[i / 32][i % 32]);
+  lanetrace_step_end(step);
+  return 0;
+}
+
+int main(int argc, char **argv) {
+  const char *what = argc > 1 ? argv[1] : "";
   void *lib = dlopen("libcuda.so.1", RTLD_NOW);
   if (lib == NULL)
     return 21;
@@ -42,6 +110,13 @@ int main(void) {
   OK(p_cuModuleGetFunction(&f, m, "nothing"));
   OK(p_cuStreamCreate(&a, CU_STREAM_NON_BLOCKING));
   OK(p_cuStreamCreate(&b, CU_STREAM_NON_BLOCKING));
+  if (*what != '\0') {
+    int r = strcmp(what, "many") == 0 ? many(p_cuStreamCreate) : race(p_cuStreamCreate);
+    OK(p_cuCtxSynchronize());
+    if (getenv("ENGINE_WAIT") != NULL)
+      getchar();
+    return r;
+  }
   printf("level %d\n", lanetrace_level());
   int on = lanetrace_level() > 0;
 

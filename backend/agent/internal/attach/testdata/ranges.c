@@ -4,6 +4,7 @@
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <locale.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,6 +21,8 @@ static CUfunction nothing;
 static CUgraphExec exec;
 static CUstream stream;
 static __typeof__(cuStreamCreate) *stream_create;
+static __typeof__(cuStreamBeginCapture_v2) *capture_begin;
+static __typeof__(cuStreamEndCapture) *capture_end;
 
 static void go(void) {
   if (launch(nothing, 1, 1, 1, 32, 1, 1, 0, stream, NULL, NULL) != 0)
@@ -54,6 +57,8 @@ static void begin(int with_graph) {
   OK(p_cuModuleLoadData(&m, ".version 8.4\n.target sm_80\n.address_size 64\n.visible .entry nothing()\n{ ret; }\n"));
   OK(p_cuModuleGetFunction(&nothing, m, "nothing"));
   stream_create = p_cuStreamCreate;
+  capture_begin = p_cuStreamBeginCapture_v2;
+  capture_end = p_cuStreamEndCapture;
   OK(stream_create(&stream, CU_STREAM_NON_BLOCKING));
   if (!with_graph) // a launch, too
     return;
@@ -97,6 +102,98 @@ static void expect(const char *what, int got, int want) {
     fprintf(stderr, "%s returned %d, want %d\n", what, got, want);
     exit(25);
   }
+}
+
+static uint64_t range_start(const char *name) { return CORE(5, uint64_t (*)(const char *))(name); }
+static void range_end(uint64_t id) { CORE(7, void (*)(uint64_t))(id); }
+
+// More ranges started than a thread's launches are looked through for.
+static void started_by_one(void) {
+  uint64_t id[70];
+  range_push("step");
+  for (int i = 0; i < 70; i++) {
+    char name[16];
+    snprintf(name, sizeof name, "r %d", i);
+    id[i] = range_start(name);
+  }
+  go();
+  for (int i = 69; i >= 0; i--)
+    range_end(id[i]);
+  // Those have ended: there is room again.
+  id[0] = range_start("r 70");
+  go();
+  range_end(id[0]);
+  range_pop();
+}
+
+static void *end_it(void *id) {
+  range_end(*(uint64_t *)id);
+  return NULL;
+}
+
+// More ranges started than there are places; and none of a thread's is in the way that
+// another thread has ended.
+static void started_by_all(void) {
+  static uint64_t id[1100];
+  for (int i = 0; i < 1100; i++)
+    id[i] = range_start("waits");
+  expect("a place beyond the last", id[1099] != 0, 0);
+  go();
+  expect("a step without a place", range_start("step") != 0, 0);
+  go();
+  for (int i = 0; i < 1100; i++)
+    range_end(id[i]);
+  for (int i = 0; i < 70; i++) {
+    uint64_t step = range_start("step");
+    pthread_t other;
+    if (i == 69)
+      go();
+    if (pthread_create(&other, NULL, end_it, &step) != 0 || pthread_join(other, NULL) != 0)
+      exit(28);
+  }
+}
+
+// A capture begins and ends within ranges whose first launch on the stream is in it.
+static void captures(void) {
+  CUgraph g;
+  range_push("step");
+  range_push("work");
+  OK(capture_begin(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+  go();
+  go();
+  range_push("inside");
+  go();
+  range_pop();
+  OK(capture_end(stream, &g));
+  go();
+  go();
+  range_pop();
+  range_pop();
+}
+
+static void strings(void) {
+  string_fn string = CORE2(10, string_fn);
+  void *first = string(NULL, "s 0"), *last = NULL;
+  for (int i = 0; i < 65536 + 10; i++) {
+    char name[16];
+    snprintf(name, sizeof name, "s %d", i);
+    void *h = string(NULL, name);
+    expect("the same text's handle", i == 0 && h != first, 0);
+    expect("a shared handle", i > 65536 && h != last, 0);
+    last = h;
+  }
+  expect("the first text's handle", string(NULL, "s 0") != first, 0);
+  expect("a domain beyond all", CORE2(12, domain_fn)("late") != last, 0);
+  struct event e = event(3, first);
+  range_push("step");
+  CORE(8, push_ex_fn)(&e);
+  go();
+  range_pop();
+  e = event(3, last);
+  CORE(8, push_ex_fn)(&e);
+  go();
+  range_pop();
+  range_pop();
 }
 
 static void functions(void) {
@@ -224,6 +321,13 @@ int main(int argc, char **argv) {
     range_push("step");
     range_push("outer");
   }
+  uint64_t early[2] = {0};
+  if (strcmp(what, "early started") == 0) {
+    range_end(range_start("gone"));
+    early[0] = range_start("step");
+    range_push("load");
+    early[1] = range_start("copy");
+  }
   begin(strcmp(what, "early") != 0);
   if (strcmp(what, "early") == 0) {
     go();
@@ -232,6 +336,15 @@ int main(int argc, char **argv) {
     go();
     expect("pop", range_pop(), 0);
     expect("pop of nothing", range_pop(), -2);
+    range_push("step");
+    in("in");
+    range_pop();
+  } else if (strcmp(what, "early started") == 0) {
+    go();
+    range_end(early[1]);
+    range_pop();
+    range_end(early[0]);
+    go(); // of no step
     range_push("step");
     in("in");
     range_pop();
@@ -330,10 +443,32 @@ int main(int argc, char **argv) {
     go();
     in("inner");
     range_pop();
+  } else if (strcmp(what, "marked at the start") == 0) {
+    in("weights");
+    in("kv_cache");
+    loop(8);
+    in("a mark"); // ends what stands in
+    go();
+    loop(8);
+  } else if (strcmp(what, "pauses") == 0) {
+    for (int i = 0; i < 3; i++) {
+      in("step");
+      go();
+      usleep(700000);
+      go();
+    }
+  } else if (strcmp(what, "captured") == 0) {
+    captures();
+  } else if (strcmp(what, "strings") == 0) {
+    strings();
+  } else if (strcmp(what, "started by one") == 0) {
+    started_by_one();
+  } else if (strcmp(what, "started by all") == 0) {
+    started_by_all();
   } else if (strcmp(what, "streams") == 0) {
     CUstream first = stream;
     range_push("step");
-    for (int i = 0; i < 9; i++) {
+    for (int i = 0; i < 40; i++) {
       if (i > 0)
         OK(stream_create(&stream, CU_STREAM_NON_BLOCKING));
       go();
@@ -343,13 +478,13 @@ int main(int argc, char **argv) {
     stream = first;
   } else if (strcmp(what, "deep") == 0) {
     range_push("step");
-    for (int i = 1; i < 60; i++) {
+    for (int i = 1; i < 100; i++) {
       char name[16];
       snprintf(name, sizeof name, "level %d", i);
       expect("push", range_push(name), i);
     }
     go();
-    for (int i = 59; i > 0; i--)
+    for (int i = 99; i > 0; i--)
       expect("pop", range_pop(), i);
     range_pop();
   } else if (strcmp(what, "levels") == 0) {
