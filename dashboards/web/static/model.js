@@ -49,44 +49,54 @@ export class Held {
   }
 }
 
-// Row is items in order of time of which none overlap by more than the clock is
-// unsure of, so both of their ends ascend and can be searched.
+// Row is items in order of their starts.
 class Row {
   constructor(label, kind, height) {
     this.label = label;
     this.kind = kind;
     this.height = height;
     this.items = [];
+    this.ends = []; // the latest end up to each item, so that it can be searched
   }
 
-  // firstFrom is the first item that ends after t.
+  get end() {
+    return this.ends[this.ends.length - 1];
+  }
+
+  push(it) {
+    this.ends.push(Math.max(it.t1, this.end ?? -Infinity));
+    this.items.push(it);
+  }
+
+  // firstFrom is the first item that may end after t.
   firstFrom(t) {
     let lo = 0, hi = this.items.length;
     while (lo < hi) {
       const mid = (lo + hi) >> 1;
-      if (this.items[mid].t1 <= t) lo = mid + 1;
+      if (this.ends[mid] <= t) lo = mid + 1;
       else hi = mid;
     }
     return lo;
   }
 }
 
-const maxStack = 6;
+const maxStack = 12;
 
-// stack lays items out in as many rows as their overlaps need. What overlaps by
-// less than the uncertainty of its place does not.
+// stack lays items out in as many rows as their overlaps need, up to maxStack; the
+// last one then holds what overlaps still. What overlaps by less than the
+// uncertainty of its place does not.
 function stack(items, label, kind, height) {
   items.sort((a, b) => a.t0 - b.t0 || b.t1 - a.t1);
   const rows = [];
   for (const it of items) {
     const slack = Math.max(it.place ?? 0, 500);
-    let row = rows.find((r) => r.items[r.items.length - 1].t1 <= it.t0 + slack);
+    let row = rows.find((r) => r.end <= it.t0 + slack);
     if (!row) {
       row = new Row(rows.length === 0 ? label : "", kind, height);
       if (rows.length < maxStack) rows.push(row);
       else row = rows[maxStack - 1];
     }
-    row.items.push(it);
+    row.push(it);
   }
   return rows;
 }

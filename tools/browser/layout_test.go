@@ -1,0 +1,110 @@
+package browser
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/chromedp/cdproto/runtime"
+	"github.com/chromedp/chromedp"
+)
+
+// later evaluates an expression that promises something.
+func later[T any](b *tab, expression string) (v T) {
+	b.t.Helper()
+	b.do(chromedp.Evaluate(expression, &v, func(p *runtime.EvaluateParams) *runtime.EvaluateParams { return p.WithAwaitPromise(true) }))
+	return v
+}
+
+// Steps that overlap on the GPU lie in rows of their own, lanes within lanes below
+// them, streams apart; neighbours that overlap by less than the clock is sure of do
+// not.
+func TestLayout(t *testing.T) {
+	addr := freeAddr(t)
+	start(t, addr, "demo")
+	b := newTab(t, "http://"+addr+"/")
+	got := later[[]string](b, `import("/live/model.js").then((m) => {
+		const names = [["outer"], ["inner"], ["k", "the whole k"]];
+		//           kind name lane ctx stream ord par start raw corr lead gap cal place length flags
+		const steps = m.decode({ names, steps: [
+			{ n: 1, a: 0, z: 1000, begin: 0, host: 300, s: [
+				[0, 0, -1, 0, 1, 1, 0, 100, 900000, 0, 5, 0, 0, 40, 32, 0], [0, 1, -1, 0, 1, 2, 1, 200, 1000, 0, 5, 0, 0, 40, 32, 0],
+				[1, 2, 0, 0, 1, 3, 1, 2000, 5000, 3000, 7, 2, 1, 40, 32, 3]] },
+			{ n: 2, a: 500000, z: 1400000, begin: 310, host: 300, s: [
+				[0, 0, -1, 0, 2, 1, 0, 500000, 800000, 0, 5, 0, 0, 40, 32, 0]] },
+			{ n: 3, a: 1299990, z: 1500000, begin: 620, host: -1, f: [[0, 1, "capture", 700000]], s: [
+				[0, 0, -1, 0, 2, 1, 0, 1299900, 100000, 0, 5, 0, 0, 40, 32, 2]] },
+		] });
+		const k = steps[0].spans[2];
+		return [
+			...m.layout(steps).map((r) => r.kind + " " + (r.label || "-") + " " + r.items.map((i) => i.step.n).join("")),
+			[k.raw, k.t1 - k.t0, m.gaps[k.gap], m.calibrations[k.calibration], k.inGraph, k.shared, k.name.title, k.name.full, k.lane.title].join(" "),
+			steps[2].failures[0].name.title + " " + steps[2].failures[0].reason,
+		];
+	})`)
+	want := []string{
+		"host host 12",
+		"extent steps on GPU 13", "extent - 2",
+		"lane stream 1 1", "lane - 1", "kernel kernels 1",
+		"lane stream 2 23", // they overlap by 100 ns
+		"5000 2000 starved measured true true k the whole k outer",
+		"inner capture",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("rows:\n%s\nwant:\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+	b.clean()
+}
+
+// What was lost is red, and said with its reason; an account that does not add up at
+// the moment says by how much.
+func TestHealthOfLosses(t *testing.T) {
+	addr := freeAddr(t)
+	start(t, addr, "demo")
+	b := newTab(t, "http://"+addr+"/")
+	got := later[map[string]string](b, `import("/live/tables.js").then((m) => {
+		m.showHealth({ state: "died", level: "lane", kernel_every: 0, busy: 3, clocks: null, gpu_time: { lane: 3, within: 1, between: 0, untimed: 0 }, account: {
+			producer: { begun: 1000000, landed: 999990, failed: { capture: 2, zero: 0 }, dropped: 5, in_flight: 3 },
+			reader: { published: 100, received: 90, lost: 10, lost_by_reason: { overwritten: 10, hole: 0 }, missed_before_attach: 0, pending: 0 },
+			sidecar: { received: 90, exported: 40, not_selected: { one_in_n: 40 }, rejected: 0, dropped: { late: 0 }, pending: 3 },
+		} });
+		const text = (q) => [...document.querySelectorAll(q)].map((e) => e.textContent).join("; ");
+		const bad = getComputedStyle(document.documentElement).getPropertyValue("--bad").trim();
+		return { of: text("#health-of .bad"), bad: text("#health .parts .bad"), sums: text("#health .sum span:last-child"),
+			red: [...document.querySelectorAll("#health rect")].filter((r) => r.getAttribute("fill") === bad && Number(r.getAttribute("width")) >= 6).length + "", facts: text("#facts .bad") };
+	})`)
+	for k, want := range map[string]string{
+		"of": "17 lost", "bad": "failed 2 (capture 2); dropped 5; lost 10 (overwritten 10)", "sums": "adds up; adds up; 7 on the way", "red": "3", "facts": "died",
+	} {
+		if got[k] != want {
+			t.Errorf("%s: %q, want %q", k, got[k], want)
+		}
+	}
+	b.clean()
+}
+
+// The picker shows the engine that is picked, and a reload does too.
+func TestPicker(t *testing.T) {
+	dir := t.TempDir()
+	one, two := freeAddr(t), freeAddr(t)
+	start(t, one, "demo", "--dir", dir+"/rings")
+	start(t, two, "demo", "--dir", dir+"/rings")
+	b := newTab(t, "http://"+two+"/")
+	b.until("two engines", `document.querySelectorAll("#engines option").length === 2 && lanetrace.held().length > 0`)
+	labels := js[[]string](b, `[...document.querySelectorAll("#engines option")].map((o) => o.value)`)
+	if labels[1] != labels[0]+"-2" {
+		t.Fatalf("engines %q", labels)
+	}
+	run := func() string {
+		return js[string](b, `document.getElementById("about").title`)
+	}
+	runs := js[[]string](b, `lanetrace.state().engines.map((e) => "run " + e.run)`)
+	for i, l := range labels {
+		b.do(chromedp.Evaluate(`(() => { const s = document.getElementById("engines"); s.value = "`+l+`"; s.dispatchEvent(new Event("change")); })()`, nil))
+		poll(t, "run of "+l, func() bool { return run() == runs[i] })
+		b.until("steps of "+l, `lanetrace.held().length > 0`)
+	}
+	b.do(chromedp.Reload())
+	b.until("the same engine again", `globalThis.lanetrace?.held().length > 0 && document.getElementById("engines").value === "`+labels[1]+`"`)
+	b.clean()
+}
