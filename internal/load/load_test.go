@@ -286,7 +286,8 @@ func sidecar(b *testing.B, rate int) {
 	}
 	side := begin(b, exec.Command(bin, args...))
 	serving := side.line(b, "serving http://")
-	url := serving[strings.Index(serving, "http://"):]
+	url, _, _ := strings.Cut(serving[strings.Index(serving, "http://"):], "/metrics")
+	url += "/metrics"
 	self, err := os.Executable()
 	if err != nil {
 		b.Fatal(err)
@@ -329,11 +330,14 @@ func sidecar(b *testing.B, rate int) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	r, err := http.Get(strings.TrimSuffix(url, "/metrics") + "/metrics")
+	r, err := http.Get(url)
 	if err != nil {
 		b.Fatal(err)
 	}
 	defer r.Body.Close()
+	if r.StatusCode != http.StatusOK {
+		b.Fatal(r.Status)
+	}
 	lost := 0.0
 	for sc := bufio.NewScanner(r.Body); sc.Scan(); {
 		for _, name := range []string{"lanetrace_entries_lost_total{", "lanetrace_sidecar_spans_dropped_total{"} {

@@ -63,7 +63,7 @@ func startSidecar(a sidecarArgs) (*sidecarProc, error) {
 		for sc := bufio.NewScanner(errs); sc.Scan(); {
 			l := sc.Text()
 			if _, after, ok := strings.Cut(l, "serving "); ok && s.url == "" {
-				s.url = strings.TrimSuffix(after, "/metrics")
+				s.url, _, _ = strings.Cut(after, "/metrics")
 				serves <- s.url
 			}
 			s.mu.Lock()
