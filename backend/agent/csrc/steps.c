@@ -421,6 +421,7 @@ static uint16_t lane_of(struct scope *s) {
 // What is beyond these is counted and said once.
 enum {
   DEPTH = 64,             // ranges pushed on one thread
+  DEEPER = 192,           // and of those beyond, whose domains are remembered for their pops
   STREAMS = 32,           // of one range
   STARTED_BITS = 10,
   STARTED = 1 << STARTED_BITS, // ranges started in the process and not ended
@@ -453,6 +454,7 @@ struct thread {
   uint32_t epoch; // of the process: what is older is void
   int depth;
   int deeper; // pushed beyond the stack
+  uint64_t deep[DEEPER]; // their domains as in struct range
   int missed; // pushed at level off above what is on the stack
   int early;  // ranges on the stack whose roles are not played yet
   bool early_started; // and there may be started ones
@@ -584,6 +586,28 @@ static void play(struct thread *t);
     lt_say_once(&said_, __VA_ARGS__);                 \
   } while (0)
 
+// is_full: what is pushed now goes beyond the stack, in order.
+static bool is_full(const struct thread *t) { return t->depth == DEPTH || t->deeper > 0; }
+
+static void push_deeper(struct thread *t, uint64_t domain) {
+  if (t->deeper < DEEPER)
+    t->deep[t->deeper] = domain;
+  t->deeper++;
+}
+
+// pop_deeper takes the innermost of the domain off what is beyond the stack.
+static bool pop_deeper(struct thread *t, uint64_t domain) {
+  int at = t->deeper - 1;
+  while (at >= 0 && at < DEEPER && t->deep[at] != domain && t->deep[at] != 0)
+    at--;
+  if (at < 0)
+    return false;
+  if (at < DEEPER)
+    memmove(&t->deep[at], &t->deep[at + 1], (size_t)(t->deeper - at - 1) * sizeof t->deep[0]);
+  t->deeper--;
+  return true;
+}
+
 // thread is the calling thread's ranges, with what was missed or has waited for the
 // hub in its place.
 static struct thread *thread(void) {
@@ -606,8 +630,8 @@ static struct thread *thread(void) {
     t->epoch = now;
   }
   for (; t->missed > 0; t->missed--) {
-    if (t->depth == DEPTH)
-      t->deeper++;
+    if (is_full(t))
+      push_deeper(t, 0);
     else
       memset(&t->stack[t->depth++], 0, RANGE_HEAD);
   }
@@ -731,11 +755,11 @@ int lt_range_push(const char *text, size_t bytes, const char *domain) {
   struct thread *t;
   if (!lt_ranges_followed() || (t = thread()) == NULL)
     return -1;
-  if (t->depth == DEPTH) {
+  if (is_full(t)) {
     if (lt_hub_level() != LT_LEVEL_OFF && plays(text, bytes, domain))
       not_followed("ranges are nested deeper than %d: those beyond are counted (misuse) and not timed", DEPTH);
-    t->deeper++;
-    return DEPTH + t->deeper - 1;
+    push_deeper(t, key_of("", 0, domain));
+    return t->depth + t->deeper - 1;
   }
   struct range *r = &t->stack[t->depth];
   begin(t, r, text, bytes, domain);
@@ -765,11 +789,9 @@ int lt_range_pop(const char *domain) {
   }
   if ((t = thread()) == NULL)
     return -1;
-  if (t->deeper > 0) {
-    t->deeper--;
-    return DEPTH + t->deeper;
-  }
   uint64_t d = key_of("", 0, domain);
+  if (pop_deeper(t, d))
+    return t->depth + t->deeper;
   int at = t->depth - 1;
   while (at >= 0 && t->stack[at].domain != d && t->stack[at].domain != 0)
     at--;
@@ -789,7 +811,7 @@ int lt_range_pop(const char *domain) {
     end_step(t->cycle);
     t->cycle = 0;
   }
-  return t->depth;
+  return t->depth + t->deeper;
 }
 
 // take_started takes a free place, and returns the range's id; 0 without one. Under the

@@ -135,6 +135,10 @@ func TestNVTX(t *testing.T) {
 			name: "strings", scenario: "strings", env: []string{"LANETRACE_STEP=step"}, steps: 1, misuse: 11,
 			lanes: numbered([]string{"step", "s 0 < step", "(other) < step"}), stderr: "more than 65536 NVTX strings",
 		},
+		{
+			name: "deep domains", scenario: "deep domains", env: []string{"LANETRACE_STEP=step", "LANETRACE_LANES=other//*=*"},
+			steps: 1, lanes: numbered([]string{"mine", "again"}),
+		},
 		{name: "deep", scenario: "deep", env: []string{"LANETRACE_STEP=step", "LANETRACE_LANES=level 1"}, steps: 1, lanes: numbered([]string{"level 1"})},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -214,9 +218,10 @@ func TestMarksOnlyAtTheStart(t *testing.T) {
 		t.Fatalf("exit code %d, standard error %q, want one line with %q", r.code, r.stderr, want)
 	}
 	got := r.only(t)
-	// Of 0.8 s of launches each time the first 0.3 s are waited for.
-	if m, w := got.Sources[spanring.StepMarked], got.Sources[spanring.StepWindow]; m != 3 || w < 4 || w > 12 {
-		t.Errorf("%d steps marked, %d windows; want 3, and from 4 to 12", m, w)
+	// Of 1.2 s of launches each time the first 0.3 s are waited for; a busy machine makes
+	// fewer windows of the rest.
+	if m, w := got.Sources[spanring.StepMarked], got.Sources[spanring.StepWindow]; m != 3 || w < 2 || w > 20 {
+		t.Errorf("%d steps marked, %d windows; want 3, and from 2 to 20", m, w)
 	}
 	if n := got.Counters[spanring.CtrMisuse]; n != 0 {
 		t.Errorf("misuse is %d", n)

@@ -262,6 +262,28 @@ static void domains(void) {
   range_pop();
 }
 
+// A domain's range that fills the stack is popped before another domain's beyond it.
+static void deep_domains(void) {
+  void *other = CORE2(12, domain_fn)("other");
+  struct event mine = event(1, "mine"), again = event(1, "again");
+  range_push("step");
+  for (int i = 1; i < 63; i++)
+    range_push("level");
+  CORE2(4, domain_push_fn)(other, &mine);
+  go();
+  expect("push", range_push("beyond"), 64);
+  expect("pop of another domain", CORE2(5, domain_pop_fn)(other), 64);
+  go();
+  expect("push", range_push("beyond, too"), 64);
+  expect("pop", range_pop(), 64);
+  expect("pop", range_pop(), 63);
+  CORE2(4, domain_push_fn)(other, &again);
+  go();
+  expect("pop", CORE2(5, domain_pop_fn)(other), 63);
+  for (int i = 63; i > 0; i--)
+    expect("pop", range_pop(), i - 1);
+}
+
 // Ranges as Python's nvtx.annotate makes them: in a domain of its own, with texts that
 // were registered.
 static void *python_domain;
@@ -446,10 +468,10 @@ int main(int argc, char **argv) {
   } else if (strcmp(what, "marked at the start") == 0) {
     in("weights");
     in("kv_cache");
-    loop(8);
+    loop(12);
     in("a mark"); // ends what stands in
     go();
-    loop(8);
+    loop(12);
   } else if (strcmp(what, "pauses") == 0) {
     for (int i = 0; i < 3; i++) {
       in("step");
@@ -457,6 +479,8 @@ int main(int argc, char **argv) {
       usleep(700000);
       go();
     }
+  } else if (strcmp(what, "deep domains") == 0) {
+    deep_domains();
   } else if (strcmp(what, "captured") == 0) {
     captures();
   } else if (strcmp(what, "strings") == 0) {
