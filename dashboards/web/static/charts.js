@@ -68,8 +68,8 @@ export class Charts {
     });
     const times = [], shares = [];
     for (const n of names) {
-      times.push({ label: n + " p50", stroke: colorOf(n), width: 2, data: of(n, (l) => l.p50) }, { label: n + " p99", stroke: colorOf(n), width: 1, dash: [4, 3], data: of(n, (l) => l.p99) });
-      shares.push({ label: n, stroke: colorOf(n), width: 2, data: of(n, (l) => (100 * l.sum) / 1e9) });
+      times.push({ label: n + " p50", stroke: colorOf(n, "lane"), width: 2, data: of(n, (l) => l.p50) }, { label: n + " p99", stroke: colorOf(n, "lane"), width: 1, dash: [4, 3], data: of(n, (l) => l.p99) });
+      shares.push({ label: n, stroke: colorOf(n, "lane"), width: 2, data: of(n, (l) => (100 * l.sum) / 1e9) });
     }
     this.plot("lanes-time", "p50, and p99 dashed", x, times, (v) => duration(v), 0);
     this.plot("lanes-share", "share of time", x, shares, (v) => v + " %", 0);
@@ -85,7 +85,7 @@ export class Charts {
     const sum = new Array(this.past.length).fill(0);
     for (const i of last) {
       at.forEach((m, j) => (sum[j] += m.get(i) ?? 0));
-      series.unshift({ label: this.names[i] ?? "", stroke: colorOf("site " + this.names[i]), fill: colorOf("site " + this.names[i]), width: 1, data: [...sum] });
+      series.unshift({ label: this.names[i] ?? "", stroke: colorOf(this.names[i] ?? "", "site"), fill: colorOf(this.names[i] ?? "", "site"), width: 1, data: [...sum] });
     }
     series.unshift({ label: "live", stroke: cssColor("ink"), fill: cssColor("line"), width: 1, data: this.past.map((p) => p.live) });
     series.unshift({ label: "with slack", stroke: cssColor("quiet"), width: 1, dash: [4, 3], data: this.past.map((p) => p.live + p.chunk + p.rounding) });

@@ -3,8 +3,8 @@ import { byID, el, facts, rows } from "./dom.js";
 import { bytes, count, duration, exact, share } from "./format.js";
 import { colorOf, cssColor } from "./colors.js";
 
-function named(name) {
-  const cell = el("span", { title: name }, el("span", { class: "swatch", color: colorOf(name) }), name);
+function named(name, of) {
+  const cell = el("span", { title: name }, el("span", { class: "swatch", color: colorOf(name, of) }), name);
   return cell;
 }
 
@@ -15,7 +15,7 @@ export function showLanes(e) {
   byID("lanes-of").textContent = e ? `last ${count(e.seconds)} s, ${count(e.steps)} steps, armed ones not timed here` : "";
   const lanes = (e?.lanes ?? []).filter((l) => l.count > 0);
   if (lanes.length === 0) return rows(t, none("No lane has ended in the last minute."));
-  rows(t, lanes.map((l) => [named(l.name), duration(l.p50), duration(l.p99), share(l.sum, e.seconds * 1e9), (l.count / e.seconds).toFixed(1)]));
+  rows(t, lanes.map((l) => [named(l.name, "lane"), duration(l.p50), duration(l.p99), share(l.sum, e.seconds * 1e9), (l.count / e.seconds).toFixed(1)]));
 }
 
 export function showKernels(e) {
@@ -27,7 +27,7 @@ export function showKernels(e) {
     return rows(t, none(why));
   }
   const all = ks.reduce((n, k) => n + k.sum, 0);
-  rows(t, ks.map((k) => [named(k.name), duration(k.sum), share(k.sum, all), duration(k.sum / k.count), count(k.count)]));
+  rows(t, ks.map((k) => [named(k.name, "kernel"), duration(k.sum), share(k.sum, all), duration(k.sum / k.count), count(k.count)]));
 }
 
 export function showMemory(e) {
@@ -47,7 +47,7 @@ export function showMemory(e) {
   const leaks = m.suspects ?? [];
   byID("suspects").replaceChildren(...(leaks.length === 0 ? [el("p", { class: "quiet" }, "No call site is suspected of a leak.")] : leaks.map((s) =>
     el("p", { class: "bad" }, `Suspected leak: ${s.site} grew by ${bytes(s.grown)} in ${duration(s.over)} (${bytes(s.rate)}/s), ${bytes(s.bytes)} live`))));
-  const sites = (m.sites ?? []).map((s) => [el("span", { title: s.function ? `${s.function} ${s.site}` : s.site }, el("span", { class: "swatch", color: colorOf("site " + s.site) }), s.site), bytes(s.bytes), share(s.bytes, m.live), count(s.count)]);
+  const sites = (m.sites ?? []).map((s) => [el("span", { title: s.function ? `${s.function} ${s.site}` : s.site }, el("span", { class: "swatch", color: colorOf(s.site, "site") }), s.site), bytes(s.bytes), share(s.bytes, m.live), count(s.count)]);
   if (m.unlisted > 0) sites.push(["beyond the table", bytes(m.unlisted), share(m.unlisted, m.live), ""]);
   rows(byID("sites"), sites.length ? sites : none("Nothing is allocated."));
 }

@@ -259,7 +259,7 @@ export class Timeline {
         if (lw > 40) this.text(g, `${row.kind === "host" ? "host" : "step"} ${s.n}`, lx, lw, row, row.kind === "host" ? k.card : k.ink);
         continue;
       }
-      g.fillStyle = colorOf(it.name.title);
+      g.fillStyle = colorOf(it.name.title, it.kind === 0 ? "lane" : "kernel");
       g.fillRect(x0, row.y, width, row.height);
       if (it.correction > 0 && width > 3) { // what the pair measured beyond the kernel
         g.globalAlpha = 0.3;
