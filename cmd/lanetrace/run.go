@@ -17,6 +17,7 @@ import (
 	"strings"
 	"sync"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -41,6 +42,7 @@ type runCmd struct {
 	slowArmFlags
 	metricFlags
 	keepFlags
+	stateFlags
 }
 
 // Help says more than the flags do.
@@ -393,6 +395,8 @@ type runSide struct {
 
 	mu      sync.Mutex
 	engines map[string]bool // ring paths of engines that were seen alive: this run's or not
+
+	service *service // nil when there is none
 }
 
 // sidecar starts it. What it cannot do is a warning.
@@ -416,6 +420,8 @@ func (c *runCmd) sidecar(a *app, mark string, startMonoNS int64) *runSide {
 		a.say("warning: %s; this run has no metrics and no traces", oneLine(err.Error()))
 		return s
 	}
+	serv.state = c.openRecords(a, s.ours, serv.ins, serv.log)
+	s.service = serv
 	serv.serve()
 	a.say("serving %s/metrics; OTLP is %s", serv.url(), a.otlpText(c.OTLPEndpoint))
 	// Signals are the program's: its sidecar ends after it.
@@ -481,8 +487,38 @@ func (s *runSide) marked(i spanring.Info) (ours, known bool) {
 	return slices.Contains(strings.Split(string(b), "\x00"), runMark+"="+s.mark), true
 }
 
-// end lets the sidecar read what is left, send it and end.
+// ours says whether an engine is one of this run's.
+func (s *runSide) ours(e *collector.Engine) bool {
+	path := filepath.Join(s.dir.Path, e.RunID().String()+spanring.Suffix)
+	s.mu.Lock()
+	ours, known := s.engines[path]
+	s.mu.Unlock()
+	if known {
+		return ours
+	}
+	return e.Info().CreatedMonoNS >= s.startMonoNS
+}
+
+// deathWait bounds the wait until engines that are gone were seen dead, which takes half
+// a second.
+const deathWait = 3 * time.Second
+
+// end lets the sidecar see this run's engines end, read what is left, send it and end.
 func (s *runSide) end() {
+	unseen := func(e *collector.Engine) bool {
+		if e.State() != collector.EngineLive || !s.ours(e) {
+			return false
+		}
+		alive, err := e.Source().Alive()
+		return err == nil && !alive
+	}
+	if s.service != nil {
+		t := time.NewTicker(20 * time.Millisecond)
+		for late := time.Now().Add(deathWait); slices.ContainsFunc(s.service.engines(), unseen) && time.Now().Before(late); {
+			<-t.C
+		}
+		t.Stop()
+	}
 	s.cancel()
 	s.done.Wait()
 }

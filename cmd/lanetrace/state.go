@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -20,7 +21,7 @@ import (
 
 // stateFlags say what is kept beyond this process, and when an engine hangs.
 type stateFlags struct {
-	StateDir  string `help:"Directory for what outlives this process and the rings: flight records of engines that died or hung, and how far rings were read (default XDG_STATE_HOME/lanetrace or ~/.local/state/lanetrace)." placeholder:"DIR"`
+	StateDir  string `help:"Directory for what outlives this process and the rings: flight records of engines that died or hung, and, of a sidecar, how far rings were read (default XDG_STATE_HOME/lanetrace or ~/.local/state/lanetrace)." placeholder:"DIR"`
 	HangAfter period `help:"How long a span of a live engine may be in flight before the engine counts as hung (default ${default})." default:"30s" placeholder:"D"`
 }
 
@@ -30,6 +31,9 @@ type state struct {
 	cursors *collector.Cursors // nil for none
 	watch   *flight.Watcher
 	lock    *os.File // of the cursors; nil for none
+
+	removeDead bool                         // dead rings that were read and recorded
+	only       func(*collector.Engine) bool // whose flight records are made; nil for all
 }
 
 // errNoState is a machine without a place for state.
@@ -52,28 +56,54 @@ func (f *stateFlags) stateDir(getenv func(string) string) (string, error) {
 	return filepath.Join(base, "lanetrace"), nil
 }
 
-// open makes the state directory and what is kept there. Without one everything else
-// works: that is a warning.
+// open makes the state directory and what a sidecar keeps there. Without one
+// everything else works: that is a warning.
 func (f *stateFlags) open(a *app, rings spanring.Dir, ins *collector.Instruments, log *slog.Logger) *state {
-	s := &state{}
-	dir, err := f.stateDir(a.getenv)
-	if err == nil {
-		err = writableDir(dir)
-	}
-	if err == nil {
-		s.keeper, err = flight.New(flight.Options{Dir: filepath.Join(dir, "flight"), Writer: program, Logger: log})
-	}
+	s := &state{removeDead: true}
+	dir, err := f.keep(a, s, log)
 	if err == nil {
 		err = s.openCursors(a, filepath.Join(dir, "cursors"), rings, log)
 	}
-	if err != nil {
+	switch {
+	case err == nil:
+	case s.keeper == nil:
 		a.say("warning: no state directory: %s; there are no flight records, and a restart reads the rings anew; give one with --state-dir", oneLine(err.Error()))
+	default:
+		a.say("warning: no cursors: %s; a restart reads the rings anew", oneLine(err.Error()))
 	}
+	f.observe(s, ins, log)
+	return s
+}
+
+// openRecords makes the state directory for the flight records of some engines alone:
+// what ends with them has nothing to read on, and the rings are not its to remove.
+func (f *stateFlags) openRecords(a *app, only func(*collector.Engine) bool, ins *collector.Instruments, log *slog.Logger) *state {
+	s := &state{only: only}
+	if _, err := f.keep(a, s, log); err != nil {
+		a.say("warning: no state directory: %s; there are no flight records; give one with --state-dir", oneLine(err.Error()))
+	}
+	f.observe(s, ins, log)
+	return s
+}
+
+// keep makes the state directory and the keeper of its flight records.
+func (f *stateFlags) keep(a *app, s *state, log *slog.Logger) (dir string, err error) {
+	if dir, err = f.stateDir(a.getenv); err == nil {
+		err = writableDir(dir)
+	}
+	if err != nil {
+		return "", err
+	}
+	s.keeper, err = flight.New(flight.Options{Dir: filepath.Join(dir, "flight"), Writer: program, Logger: log})
+	return dir, err
+}
+
+// observe makes the watcher.
+func (f *stateFlags) observe(s *state, ins *collector.Instruments, log *slog.Logger) {
 	s.watch = flight.NewWatcher(flight.WatchOptions{
 		Keeper: s.keeper, HangAfter: time.Duration(f.HangAfter), Every: min(time.Second, time.Duration(f.HangAfter)/4),
 		Instruments: ins, Logger: log,
 	})
-	return s
 }
 
 // openCursors makes the cursors, unless another sidecar of the same rings keeps them
@@ -128,14 +158,25 @@ func (s *state) observe(o *collector.Options) {
 	if s == nil {
 		return
 	}
-	o.RemoveDead = true
-	o.OnEnd = s.watch.Ended
+	o.RemoveDead = s.removeDead
+	o.OnEnd = func(e *collector.Engine) {
+		if s.only == nil || s.only(e) {
+			s.watch.Ended(e)
+		}
+	}
 	o.Cursors = s.cursors
 }
 
 // run watches the collector's engines until ctx ends; s may be nil.
 func (s *state) run(ctx context.Context, c *collector.Collector, g *sync.WaitGroup) {
-	if s != nil {
-		g.Go(func() { s.watch.Run(ctx, c.Engines) })
+	if s == nil {
+		return
 	}
+	engines := c.Engines
+	if s.only != nil {
+		engines = func() []*collector.Engine {
+			return slices.DeleteFunc(c.Engines(), func(e *collector.Engine) bool { return !s.only(e) })
+		}
+	}
+	g.Go(func() { s.watch.Run(ctx, engines) })
 }
