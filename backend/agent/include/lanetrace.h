@@ -43,6 +43,7 @@ enum { LANETRACE_GRAPH_UNKNOWN = 0, LANETRACE_GRAPH_EAGER = 1, LANETRACE_GRAPH_R
  * lanetrace_lane_begin   begins a lane of the step on a stream (a CUstream, that is a
  *                        cudaStream_t; NULL is the default stream) of the calling thread's
  *                        current context. The name is copied the first time it is seen.
+ *                        At most 1,024 are open at once, of the process; one more is none.
  * lanetrace_lane_end     ends it, on any thread.
  * lanetrace_request_end  says that a request has ended: its traceparent, when it began and
  *                        ended on CLOCK_MONOTONIC in ns, prompt and output tokens. -1 for no
