@@ -448,7 +448,9 @@ func (c *Collector) end(r *ring, err error) {
 	if state != EngineLive {
 		a := e.ReaderAccount()
 		c.o.Logger.Info("engine "+state.String(), "engine", e.label, "run_id", e.runID.String(), "in_flight", len(e.Busy()), "entries_lost", a.Lost)
-		if !r.stillborn {
+		// Of an engine that was found dead the end is news only where an earlier reader
+		// left it alive.
+		if !r.stillborn || r.resume != nil && !r.resume.Ended {
 			c.ins.engineEnded(state)
 		}
 	}

@@ -20,6 +20,8 @@ type Cursor struct {
 	Holes []uint64
 	// Closed are the steps that closed last, ascending, no more than closedMemory.
 	Closed []StepRange
+	// Ended says that the engine was seen to have ended.
+	Ended bool
 }
 
 // StepRange is the steps from number First to number Last, both included.
@@ -224,6 +226,7 @@ func (p *Processor) saveCursor(last bool) {
 	if !ok || !last && p.savedNS != 0 && c.Next == p.savedNext {
 		return
 	}
+	c.Ended = p.engine.State() != EngineLive
 	p.savedNS, p.savedNext = p.asm.nowNS, c.Next
 	p.o.SaveCursor(c)
 }

@@ -332,7 +332,7 @@ func FuzzCursor(f *testing.F) {
 		if err != nil {
 			return
 		}
-		c := &Cursor{cf.From, cf.Next, cf.Holes, cf.Closed}
+		c := &Cursor{cf.From, cf.Next, cf.Holes, cf.Closed, cf.Ended}
 		if c.check(published) != nil {
 			return
 		}

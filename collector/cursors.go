@@ -41,6 +41,7 @@ type cursorFile struct {
 	Next    uint64      `json:"next"`
 	Holes   []uint64    `json:"holes,omitempty"`
 	Closed  []StepRange `json:"closed"`
+	Ended   bool        `json:"ended,omitempty"`
 }
 
 const (
@@ -93,7 +94,7 @@ func (r *StepRange) UnmarshalJSON(b []byte) error {
 // put notes where a run's reader stands; it is written soon.
 func (k *Cursors) put(id spanring.RunID, ring string, c Cursor) {
 	k.mu.Lock()
-	k.moved[id] = cursorFile{cursorVersion, id.String(), ring, c.From, c.Next, c.Holes, c.Closed}
+	k.moved[id] = cursorFile{cursorVersion, id.String(), ring, c.From, c.Next, c.Holes, c.Closed, c.Ended}
 	k.mu.Unlock()
 }
 
@@ -105,7 +106,7 @@ func (k *Cursors) get(id spanring.RunID, published uint64) *Cursor {
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	c := &Cursor{f.From, f.Next, f.Holes, f.Closed}
+	c := &Cursor{f.From, f.Next, f.Holes, f.Closed, f.Ended}
 	if err == nil && f.RunID != id.String() {
 		err = fmt.Errorf("%w: of run %q", errCursor, f.RunID)
 	}
