@@ -22,8 +22,9 @@ const (
 	pageWidth = 100
 )
 
-// read reads the ring to its end, or as far as it goes now, into the recording,
-// and returns the page. It closes src.
+// read reads the ring to its end, or as far as it went when reading began, into the
+// recording, and returns the page. What an engine that lives writes meanwhile is not
+// waited for: it may write faster than this reads. It closes src.
 func read(src collector.Source, why Reason, file string, w *recording.Writer) (text string, err error) {
 	run := report.New(report.Options{Width: pageWidth})
 	last := &tail{}
@@ -33,7 +34,8 @@ func read(src collector.Source, why Reason, file string, w *recording.Writer) (t
 	if err != nil {
 		return "", errors.Join(err, src.Close())
 	}
-	for {
+	e := p.Engine()
+	for end, begun := uint64(0), false; ; {
 		n, done, err := p.Poll()
 		if err != nil {
 			return "", errors.Join(err, p.Close())
@@ -41,12 +43,15 @@ func read(src collector.Source, why Reason, file string, w *recording.Writer) (t
 		if done {
 			break
 		}
-		if n == 0 {
+		a := e.ReaderAccount()
+		if !begun {
+			end, begun = a.Published, true
+		}
+		if n == 0 || a.Received+a.Lost+a.Missed >= end {
 			p.Finish()
 			break
 		}
 	}
-	e := p.Engine()
 	text = page(e, why, file, run, last)
 	return text, p.Close()
 }
