@@ -28,6 +28,7 @@ agent: ## the library that attaches to CUDA programs, into bin/; needs gcc
 .PHONY: test
 test: ## all tests that need no server and no GPU
 	$(GO) test ./...
+	@test "$$(id -u)" = 0 || echo "NOT TESTED without root: engines and sidecar in containers of their own, small file systems"
 	@echo "NOT TESTED ON A GPU: make gpu-test does, on a machine that has one"
 
 .PHONY: servers
