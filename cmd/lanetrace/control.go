@@ -81,18 +81,10 @@ type armCmd struct {
 	waitFlag
 }
 
-// Validate implements kong's validation.
-func (c *armCmd) Validate() error {
-	if c.Steps > maxArmCount {
-		return fmt.Errorf("--steps: want at most %d, got %d", maxArmCount, c.Steps)
-	}
-	return nil
-}
-
 // Run asks each engine. Only at level kernel are steps armed: below it the request
 // is kept, which is said.
 func (c *armCmd) Run(a *app) error {
-	return c.ask(a, c.Wait, spanring.Control{ArmSteps: uint32(c.Steps)}, func(e *liveEngine) string {
+	return c.ask(a, c.Wait, spanring.Control{ArmSteps: uint32(min(int64(c.Steps), 1<<32-1))}, func(e *liveEngine) string {
 		if lanetrace.Level(e.info.Level) < lanetrace.LevelKernel {
 			return fmt.Sprintf("%d steps will be armed once its level is kernel; it is %s: lanetrace level set kernel", c.Steps, collector.LevelText(e.info.Level))
 		}
