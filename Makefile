@@ -73,7 +73,7 @@ generated: ## fail when a generated file is not what its generator makes
 
 # Every run draws another seed and prints it; SOAK="-seed N" repeats one.
 .PHONY: soak
-soak: ## two engines and a sidecar that are killed and stopped, a full disk, an outage: 25 million spans, 12 minutes
+soak: ## two engines and a sidecar that are killed and stopped, a full disk, an outage: 25 million spans, ten minutes
 	@mkdir -p $(BIN)
 	$(BUILD) -o $(BIN)/ ./cmd/lanetrace ./internal/soak
 	./$(BIN)/soak -sidecar $(BIN)/lanetrace $(SOAK)
