@@ -82,7 +82,7 @@ func TestFlightRecords(t *testing.T) {
 	}
 	for _, want := range []string{
 		`lanetrace_flight_records_total\{reason="died"\} 1`, `lanetrace_flight_records_total\{reason="hung"\} 1`,
-		`lanetrace_flight_failed_total\{reason="hung"\} 0`, `lanetrace_spans_in_flight_age_seconds\{engine="stuck-gpu\w*"\} 0\.[1-9]|[1-9]`,
+		`lanetrace_flight_failed_total\{reason="hung"\} 0`, `lanetrace_spans_in_flight_age_seconds\{engine="stuck-gpu\w*"\} (0\.[1-9]|[1-9])`,
 	} {
 		eventually(t, "metric "+want, func() bool {
 			_, _, text := fetch(t, "GET", url+"/metrics")
