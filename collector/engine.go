@@ -98,6 +98,14 @@ func (e *Engine) Contexts() []spanring.ContextState {
 	return ask(e, func(k *known) *[]spanring.ContextState { return &k.contexts }, func() ([]spanring.ContextState, error) { return e.src.Contexts() })
 }
 
+// Work is what the engine's closed steps did, since the sidecar began to read it. It
+// only grows.
+func (e *Engine) Work() Work {
+	e.sum.mu.Lock()
+	defer e.sum.mu.Unlock()
+	return e.sum.work
+}
+
 // Busy are the pair slots in flight: after an engine's death, those it died with.
 // The slice must not be changed.
 func (e *Engine) Busy() []spanring.SlotEntry {

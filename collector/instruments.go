@@ -226,7 +226,7 @@ type engineAttrs struct {
 	poolFull                                                          metric.MeasurementOption
 	memProblems, slack                                                []metric.MeasurementOption
 	gpu, gpuArmed, bound, producerSteps                               []metric.MeasurementOption
-	slowSteps                                                         []metric.MeasurementOption
+	slowSteps, tokens                                                 []metric.MeasurementOption
 }
 
 func newEngineAttrs(label string) engineAttrs {
@@ -260,6 +260,7 @@ func newEngineAttrs(label string) engineAttrs {
 
 		producerSteps: each(labelState, producerStepStates),
 		slowSteps:     each(labelReason, armText[:]),
+		tokens:        each(labelKind, tokenKinds),
 	}
 }
 
@@ -320,7 +321,7 @@ func (o observation) f(m *Metric, v float64, opts ...metric.ObserveOption) {
 func (i *Instruments) Register(m metric.Meter) error {
 	var ms []*Metric
 	for _, d := range metrics {
-		if d.Type != TypeHistogram && d.group != gExport {
+		if d.Type != TypeHistogram && d.group != gExport && !d.Device() {
 			ms = append(ms, d)
 		}
 	}
@@ -427,6 +428,9 @@ func (e *Engine) observeSummary(o observation) {
 	defer s.mu.Unlock()
 	for i, v := range s.steps {
 		o.n(mSteps, v, a.armed[i])
+	}
+	for i, v := range [...]uint64{s.work.DecodeTokens, s.work.PrefillTokens} {
+		o.n(mTokens, v, a.tokens[i])
 	}
 	for i := range incompleteReasons {
 		o.n(mStepsIncomplete, s.incomplete[i+1], a.incomplete[i])

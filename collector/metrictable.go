@@ -51,6 +51,14 @@ func (m *Metric) PrometheusName() string {
 		n += "_bytes"
 	case "By/s":
 		n += "_bytes_per_second"
+	case "J":
+		n += "_joules"
+	case "W":
+		n += "_watts"
+	case "Cel":
+		n += "_celsius"
+	case "Hz":
+		n += "_hertz"
 	case "1":
 		if m.Type == TypeGauge {
 			n += "_ratio"
@@ -61,6 +69,10 @@ func (m *Metric) PrometheusName() string {
 	}
 	return n
 }
+
+// Device reports whether the metric is of a device's readings: its series are there
+// only where a device reports it.
+func (m *Metric) Device() bool { return m.group == gDevice }
 
 // metrics is every metric of the project, in the order of the documentation.
 var metrics []*Metric
@@ -82,7 +94,10 @@ func define(group string, t MetricType, name, unit, labels, help string) *Metric
 // OpenTelemetry's conventions'.
 func defineStandard(group string, t MetricType, name, unit, labels, help string) *Metric {
 	m := &Metric{Name: name, Unit: unit, Type: t, Labels: strings.Fields(labels), Help: help, group: group}
-	m.float = unit == "s" || unit == "1" || unit == "By/s"
+	switch unit {
+	case "s", "1", "By/s", "J", "W", "Cel", "Hz":
+		m.float = true
+	}
 	metrics = append(metrics, m)
 	return m
 }
@@ -97,6 +112,7 @@ const (
 	gSidecar  = "Loss account: the sidecar"
 	gEngine   = "Engines"
 	gClock    = "Clock and calibration"
+	gDevice   = "Devices"
 	gExport   = "Export"
 	gOwn      = "The sidecar itself"
 )
@@ -118,6 +134,8 @@ var (
 		"Slow steps, by what became of arming the next ones: asked for, limited by the last request, a level under kernel, an operator's request pending, the slow step too long ago, failed to write the request, no live ring to write it to, or off.")
 	mStepsBound = define(gSteps, TypeCounter, "steps.bound", "{step}", "engine bound",
 		"Complete steps by what limited them: the host's launches, the GPU's work, or nothing that can be told from their spans.")
+	mTokens = define(gSteps, TypeCounter, "tokens", "{token}", "engine kind",
+		"Tokens of closed steps, as their attributes say: generated, or of prompts.")
 	mStepsOpen = define(gSteps, TypeGauge, "steps.open", "{step}", "engine",
 		"Steps that the sidecar holds open.")
 	mRequestsEnded = define(gSteps, TypeCounter, "requests.ended", "{request}", "engine",
@@ -275,6 +293,51 @@ var (
 	mConstant = define(gClock, TypeGauge, "calibration.constant", "s", "engine gpu calibration",
 		"What an event pair measures beyond its kernel on this machine, and where that is known from.")
 
+	mDeviceInfo = define(gDevice, TypeGauge, "device.info", "", "hw.id hw.name",
+		"Always 1 for a GPU that the sidecar reads. hw.id is its UUID, the label gpu of engines.")
+	mDeviceReadings = define(gDevice, TypeCounter, "device.readings", "{reading}", "hw.id",
+		"Times that the device was read.")
+	mDeviceFailed = define(gDevice, TypeCounter, "device.readings.failed", "{query}", "hw.id query",
+		"What the driver failed to answer, by what it was asked; the value is then missing, not the last one. What a device does not support is no failure.")
+	mDevicePower = defineStandard(gDevice, TypeGauge, "hw.power", "W", "hw.id hw.type",
+		"Power drawn, by the driver's instantaneous reading where it has one, else its own average.")
+	mDeviceEnergy = defineStandard(gDevice, TypeCounter, "hw.energy", "J", "hw.id hw.type",
+		"Energy by the device's counter since the sidecar began to read it. Nothing is counted across a reset of that counter.")
+	mDeviceEnergyBreaks = define(gDevice, TypeCounter, "device.energy.breaks", "{break}", "hw.id reason",
+		"Times that the device's energy counter went on from elsewhere: reset, or wrap over its end.")
+	mDevicePerTokenLive = define(gDevice, TypeGauge, "device.energy.per_token.live", "J", "hw.id kind",
+		"Energy of the device by token of the engines on it, over the last ten readings: by those generated, or by all, prompts included. Missing where no token was worked on.")
+	mDevicePerToken = define(gDevice, TypeGauge, "device.energy.per_token", "J", "hw.id kind",
+		"The same since the sidecar began to read it, idling included.")
+	mDevicePerStep = define(gDevice, TypeGauge, "device.energy.per_step.estimate", "J", "hw.id",
+		"Energy of the device by step of the engines on it, over at least a second: an estimate, for steps overlap, and idling and what others do on the device are in it.")
+	mDeviceTemperature = defineStandard(gDevice, TypeGauge, "hw.temperature", "Cel", "hw.id",
+		"Temperature of the GPU's die.")
+	mDeviceClock = define(gDevice, TypeGauge, "device.clock", "Hz", "hw.id clock",
+		"Frequency now of the clock sm or memory.")
+	mDeviceHeldDown = define(gDevice, TypeCounter, "device.clocks.held_down.time", "s", "hw.id reason",
+		"Time for which clocks were held down, by why, to the interval of readings. Reasons overlap. idle and application_clocks are no faults; power_cap is usual under full load.")
+	mDeviceUtilization = defineStandard(gDevice, TypeGauge, "hw.gpu.utilization", "1", "hw.id hw.gpu.task",
+		"Share of the driver's last sampling period (up to a second) in which some kernel ran: not how much of the GPU it used.")
+	mDeviceMemoryBusy = define(gDevice, TypeGauge, "device.memory.busy", "1", "hw.id",
+		"Share of the driver's last sampling period in which device memory was read or written.")
+	mDeviceMemoryUsage = defineStandard(gDevice, TypeGauge, "hw.gpu.memory.usage", "By", "hw.id",
+		"Device memory in use, by all processes.")
+	mDeviceMemoryLimit = defineStandard(gDevice, TypeGauge, "hw.gpu.memory.limit", "By", "hw.id",
+		"Device memory there is.")
+	mDeviceErrors = defineStandard(gDevice, TypeCounter, "hw.errors", "{error}", "hw.id hw.type error.type",
+		"ECC errors of device memory since the driver was loaded, corrected and uncorrected.")
+	mDeviceRows = define(gDevice, TypeGauge, "device.remapped_rows", "{row}", "hw.id error.type",
+		"Rows of device memory replaced by spare ones, by the errors that led to it.")
+	mDeviceRemapPending = define(gDevice, TypeGauge, "device.remapped_rows.pending", "", "hw.id",
+		"1 while a row is to be replaced at the device's next reset.")
+	mDeviceRemapFailed = define(gDevice, TypeGauge, "device.remapped_rows.failed", "", "hw.id",
+		"1 when a row could not be replaced: the device needs service.")
+	mDevicePCIe = define(gDevice, TypeGauge, "device.pcie.throughput", "By/s", "hw.id network.io.direction",
+		"PCIe traffic of the device, over the 20 ms for which the driver counts it; read once a second.")
+	mDeviceNVLink = define(gDevice, TypeGauge, "device.nvlink.throughput", "By/s", "hw.id network.io.direction",
+		"NVLink data of the device over all links, since the reading a second before.")
+
 	mQueueSize = define(gExport, TypeGauge, "export.queue.size", "By", "",
 		"Encoded spans that wait to be sent.")
 	mQueueLimit = define(gExport, TypeGauge, "export.queue.limit", "By", "",
@@ -312,10 +375,15 @@ func (m *Metric) LabelValues(label string) []string {
 	if label == "armed" {
 		return []string{"false", "true"}
 	}
-	if label == "kind" && m.Name == mMemSlack.Name {
-		return slackKinds
+	if label == labelKind {
+		return map[string][]string{
+			mMemSlack.Name: slackKinds, mTokens.Name: tokenKinds,
+			mDevicePerToken.Name: perTokenKinds, mDevicePerTokenLive.Name: perTokenKinds,
+		}[m.Name]
 	}
 	switch label {
+	case labelQuery:
+		return deviceQueryText[:]
 	case labelState:
 		return map[string][]string{mGPUTime.Name: gpuStates, mGPUArmedTime.Name: gpuArmedStates, mProducerSteps.Name: producerStepStates}[m.Name]
 	case labelBound:
@@ -355,6 +423,10 @@ func (m *Metric) LabelValues(label string) []string {
 		return ringFailText[:]
 	case mFlightRecords.Name, mFlightFailed.Name:
 		return flightText[:]
+	case mDeviceEnergyBreaks.Name:
+		return energyBreakText[:]
+	case mDeviceHeldDown.Name:
+		return HeldDownReasons[:]
 	case mRequests.Name:
 		return RequestReasons
 	case mKeepEntries.Name:
@@ -398,6 +470,9 @@ p99. Kernels are timed on armed steps only; the rules in `+"`dashboards/promethe
 
 The %d kernels, %d graphs and %d call sites that matter most have series of their own (`+"`--top-kernels`, `--top-sites`"+`); the
 rest is `+"`other`"+`. What becomes one of them later starts from where it was, or from 0 with a start time of its own.
+
+Devices are read by the sidecar itself (see [device.md](device.md)): their series carry `+"`hw.id`"+`, the GPU's UUID, and what
+a device does not report has none.
 
 Over OTLP each engine is a resource, the one of its traces: service, instance (the run), host, process, GPU; the
 sidecar's own metrics are of the sidecar's resource. Counters that the engine keeps start with its run, the others when

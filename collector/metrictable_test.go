@@ -40,7 +40,7 @@ func TestMetricTable(t *testing.T) {
 			t.Errorf("%s is there twice", m.Name)
 		}
 		names[m.Name], prom[m.PrometheusName()] = true, true
-		standard := strings.HasPrefix(m.Name, "process.") || strings.HasPrefix(m.Name, "go.")
+		standard := strings.HasPrefix(m.Name, "process.") || strings.HasPrefix(m.Name, "go.") || strings.HasPrefix(m.Name, "hw.")
 		if !strings.HasPrefix(m.Name, "lanetrace.") && !standard || m.Name != strings.ToLower(m.Name) ||
 			strings.HasSuffix(m.Name, "total") || strings.HasSuffix(m.Name, "seconds") || strings.HasSuffix(m.Name, "bytes") {
 			t.Errorf("%s is no OpenTelemetry name", m.Name)

@@ -36,6 +36,7 @@ type summary struct {
 	violations     []Violation // the last ones
 	violated       uint64      // all of them
 	rate           entryRate   // of the ring; has a lock of its own
+	work           Work
 }
 
 // laneSummary is what one lane added up to.
@@ -128,6 +129,11 @@ func (s *summary) step(st *Step) {
 	armed := b2i(st.Armed)
 	s.steps[armed]++
 	s.incomplete[st.Incomplete]++
+	s.work.Steps++
+	if st.HasAttrs {
+		s.work.DecodeTokens += uint64(st.Attrs.DecodeTokens)
+		s.work.PrefillTokens += uint64(st.Attrs.PrefillTokens)
+	}
 	if !st.HasEnd {
 		// How long it took is not known.
 		return

@@ -62,6 +62,7 @@ type serviceOptions struct {
 	// keep, if not nil, is the service's from now on.
 	keep      *recording.Store
 	keepBytes uint64
+	devices   *devices // nil: GPUs are not read
 }
 
 // newService listens and makes the exporters; it reads nothing yet.
@@ -97,7 +98,8 @@ func (a *app) newService(o serviceOptions) (s *service, err error) {
 	if s.mp, m, err = collector.NewMeterProvider(collector.MeterOptions{Version: lanetrace.Version, Dir: o.dir.Path, Readers: readers}); err != nil {
 		return s, err
 	}
-	err = errors.Join(s.ins.Register(m), collector.RegisterExport(m, s.exportStats), collector.RegisterMetricExport(m, pushes), collector.RegisterKeep(m, s.keepStats(o.keepBytes)))
+	err = errors.Join(s.ins.Register(m), collector.RegisterExport(m, s.exportStats), collector.RegisterMetricExport(m, pushes), collector.RegisterKeep(m, s.keepStats(o.keepBytes)),
+		collector.RegisterDevices(m, o.devices.stats))
 	if err != nil {
 		return s, err
 	}

@@ -19,6 +19,7 @@ type sidecarCmd struct {
 	metricFlags
 	keepFlags
 	stateFlags
+	deviceFlags
 	Duration period `help:"End after so long (default: on SIGINT or SIGTERM)." placeholder:"D"`
 }
 
@@ -42,9 +43,14 @@ func (c *sidecarCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
-	s, err := a.newService(serviceOptions{
+	var s *service
+	gpus, err := c.devices(a, a.log.slog(false), func() []*collector.Engine { return s.engines() })
+	if err != nil {
+		return err
+	}
+	s, err = a.newService(serviceOptions{
 		listen: c.Listen, web: web, ins: c.instruments(a.getenv), endpoint: c.OTLPEndpoint, dir: dir, log: a.log.slog(false),
-		keep: keep, keepBytes: uint64(c.KeepBytes),
+		keep: keep, keepBytes: uint64(c.KeepBytes), devices: gpus,
 	})
 	if err != nil {
 		return err
@@ -56,6 +62,8 @@ func (c *sidecarCmd) Run(a *app) error {
 	if keep != nil {
 		a.say("recordings go to %s", c.Keep)
 	}
+	gpus.start()
+	defer gpus.stop()
 	if err = a.awaitDir(ctx, dir); err == nil && ctx.Err() == nil {
 		err = s.read(ctx, dir, c.selection(c.arms(a)), nil)
 	}

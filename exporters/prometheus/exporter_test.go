@@ -54,11 +54,35 @@ func serveWith(t testing.TB, o collector.InstrumentOptions, export func() collec
 		if err := collector.RegisterKeep(m, func() collector.KeepStats { return collector.KeepStats{} }); err != nil {
 			t.Fatal(err)
 		}
+		if err := collector.RegisterDevices(m, func() []collector.DeviceStats { return []collector.DeviceStats{reported} }); err != nil {
+			t.Fatal(err)
+		}
 		if err := collector.RegisterMetricExport(m, func() (n [2]uint64) { return n }); err != nil {
 			t.Fatal(err)
 		}
 	}
 	return ins, p.Handler()
+}
+
+// reported is a device that has just begun to be read, and reports everything.
+var reported = collector.DeviceStats{
+	ID: "GPU-5e1f0000-1234-5678-9abc-def012345678", Name: "NVIDIA H200",
+	DeviceReading: collector.DeviceReading{
+		PowerMilliwatts: collector.Some(uint32(650_500)), SMClockMHz: collector.Some(uint32(1980)), MemoryClockMHz: collector.Some(uint32(3201)),
+		TemperatureC: collector.Some(int32(61)), MemoryUsedBytes: collector.Some(uint64(90)), MemoryLimitBytes: collector.Some(uint64(150)),
+		BusyPercent: collector.Some(uint32(97)), MemoryBusyPercent: collector.Some(uint32(0)),
+	},
+	DeviceHealth: collector.DeviceHealth{
+		ECCCorrected: collector.Some(uint64(0)), ECCUncorrected: collector.Some(uint64(0)),
+		RemappedCorrected: collector.Some(uint64(2)), RemappedUncorrected: collector.Some(uint64(1)),
+		RemapPending: collector.Some(true), RemapFailed: collector.Some(false),
+		PCIeReceive: collector.Some(3e4), PCIeTransmit: collector.Some(4e4), NVLinkReceive: collector.Some(5e9), NVLinkTransmit: collector.Some(6e9),
+	},
+	DeviceEnergy: collector.DeviceEnergy{
+		Joules: collector.Some(0.), LivePerGenerated: collector.Some(12.5), LivePerToken: collector.Some(5.),
+		PerGenerated: collector.Some(13.), PerToken: collector.Some(6.), PerStepEstimate: collector.Some(50.),
+	},
+	HeldDownNS: collector.Some([collector.NumHeldDownReasons]uint64{}),
 }
 
 func get(t testing.TB, h http.Handler, accept string) *http.Response {
@@ -227,7 +251,13 @@ func TestEverythingIsThereFromTheStart(t *testing.T) {
 		}
 		for _, l := range m.Labels {
 			for _, v := range m.LabelValues(l) {
+				if m.Device() && m.Type == collector.TypeGauge {
+					continue // energy by token, which is never 0
+				}
 				set := map[string]string{strings.ReplaceAll(l, ".", "_"): v}
+				if m.Device() {
+					set["hw_id"] = reported.ID
+				}
 				if slices.Contains(m.Labels, "engine") {
 					set["engine"] = "e"
 				}

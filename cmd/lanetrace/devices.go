@@ -1,0 +1,89 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/lanetrace/lanetrace/collector"
+	"github.com/lanetrace/lanetrace/collector/device"
+)
+
+// deviceFlags say whether and how often GPUs are read.
+type deviceFlags struct {
+	NVML         bool           `name:"nvml" help:"Read the machine's GPUs: power, energy, clocks, temperature, memory, errors, traffic (default ${default}; --nvml=false: not)." default:"true"`
+	NVMLInterval deviceInterval `name:"nvml-interval" help:"Read them so often, 10ms to 10s (default ${default})." default:"100ms" placeholder:"D"`
+}
+
+// deviceInterval is how often devices are read.
+type deviceInterval time.Duration
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (i *deviceInterval) UnmarshalText(b []byte) error {
+	d, err := time.ParseDuration(string(b))
+	if err != nil || d < device.MinInterval || d > device.MaxInterval {
+		return fmt.Errorf("want a duration from 10ms to 10s, got %q", b)
+	}
+	*i = deviceInterval(d)
+	return nil
+}
+
+// devices are the readings of GPUs. A nil *devices reads none.
+type devices struct {
+	a       *app
+	sampler *device.Sampler
+	cancel  context.CancelFunc
+	ended   chan struct{}
+}
+
+// devices makes them; they call no driver yet. engines are asked at each reading.
+func (f *deviceFlags) devices(a *app, log *slog.Logger, engines func() []*collector.Engine) (*devices, error) {
+	if !f.NVML {
+		return nil, nil
+	}
+	s, err := device.New(device.Options{Interval: time.Duration(f.NVMLInterval), Engines: engines, Logger: log})
+	if err != nil {
+		return nil, err
+	}
+	return &devices{a: a, sampler: s}, nil
+}
+
+// stats are what is known of each device.
+func (d *devices) stats() []collector.DeviceStats {
+	if d == nil {
+		return nil
+	}
+	return d.sampler.Stats()
+}
+
+// start begins to read, and says once when there is nothing to read. Loading the
+// driver's library takes up to a second, which nobody waits for.
+func (d *devices) start() {
+	if d == nil {
+		return
+	}
+	ctx, cancel := context.WithCancel(d.a.ctx)
+	d.cancel, d.ended = cancel, make(chan struct{})
+	go func() {
+		defer close(d.ended)
+		if err := d.sampler.Run(ctx); err != nil {
+			d.a.say("warning: GPUs are not read: %v", err)
+		}
+	}()
+}
+
+// deviceDeadline is for how long a driver's call is waited for at the end.
+const deviceDeadline = time.Second
+
+// stop ends reading. A driver that hangs is left alone.
+func (d *devices) stop() {
+	if d == nil || d.cancel == nil {
+		return
+	}
+	d.cancel()
+	select {
+	case <-d.ended:
+	case <-time.After(deviceDeadline):
+	}
+}

@@ -1,0 +1,304 @@
+package device
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/lanetrace/lanetrace/collector"
+	"github.com/lanetrace/lanetrace/spanring"
+)
+
+const testUUID = "GPU-5e1f0000-1234-5678-9abc-def012345678"
+
+// scripted is a device that answers as it is told.
+type scripted struct {
+	reads, healths atomic.Int64
+	r              func(n int64, r *collector.DeviceReading, failed *failures)
+	h              func(h *collector.DeviceHealth)
+}
+
+func (g *scripted) id() (string, string) { return testUUID, "NVIDIA H200" }
+
+func (g *scripted) read(r *collector.DeviceReading, failed *failures) {
+	n := g.reads.Add(1)
+	if g.r != nil {
+		g.r(n, r, failed)
+	}
+}
+
+func (g *scripted) readHealth(h *collector.DeviceHealth, _ *failures) {
+	g.healths.Add(1)
+	if g.h != nil {
+		g.h(h)
+	}
+}
+
+// run runs a sampler of g until the test's bubble is left.
+func run(t *testing.T, o Options, g gpu) *Sampler {
+	t.Helper()
+	closed := false
+	s, err := newSampler(o, func(*slog.Logger) ([]gpu, func(), error) { return []gpu{g}, func() { closed = true }, nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- s.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil || !closed {
+			t.Errorf("Run: %v, library closed %v", err, closed)
+		}
+	})
+	return s
+}
+
+// after is d later, in the middle between two readings at 10 Hz.
+func after(d time.Duration) {
+	time.Sleep(d + 50*time.Millisecond)
+	synctest.Wait()
+}
+
+func TestIntervals(t *testing.T) {
+	for _, c := range []struct {
+		interval time.Duration
+		ok       bool
+	}{{0, true}, {MinInterval, true}, {MaxInterval, true}, {MinInterval - 1, false}, {MaxInterval + 1, false}, {-1, false}} {
+		if _, err := New(Options{Interval: c.interval}); (err == nil) != c.ok || err != nil && !strings.Contains(err.Error(), "want 10ms to 10s") {
+			t.Errorf("%v: %v", c.interval, err)
+		}
+	}
+}
+
+// Readings come at 10 Hz, traffic and errors once a second, on a goroutine of its own:
+// while it blocks readings go on.
+func TestReadsInItsTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		blocked := make(chan struct{})
+		g := &scripted{h: func(h *collector.DeviceHealth) {
+			if h.PCIeReceive = collector.Some(5.); blocked != nil {
+				<-blocked
+			}
+		}}
+		s := run(t, Options{}, g)
+		after(3 * time.Second)
+		if r, h := g.reads.Load(), g.healths.Load(); r != 31 || h != 1 {
+			t.Errorf("%d readings in 3 s, and %d of traffic, which blocks", r, h)
+		}
+		if st := s.Stats()[0]; st.PCIeReceive.Known || st.Readings != 31 || st.ID != testUUID || st.Name != "NVIDIA H200" {
+			t.Errorf("%+v", st)
+		}
+		close(blocked)
+		after(3 * time.Second)
+		if h := g.healths.Load(); h < 3 || h > 5 {
+			t.Errorf("traffic was read %d times in 3 s", h)
+		}
+		if st := s.Stats()[0]; st.PCIeReceive != collector.Some(5.) {
+			t.Errorf("%+v", st)
+		}
+	})
+}
+
+// A driver that fails is counted and asked again; what it did not answer is absent.
+func TestFailures(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := run(t, Options{}, &scripted{r: func(n int64, r *collector.DeviceReading, failed *failures) {
+			if n%2 == 0 {
+				failed[collector.QueryPower]++
+				return
+			}
+			r.PowerMilliwatts = collector.Some(uint32(700_000))
+		}})
+		after(0)
+		if st := s.Stats()[0]; !st.PowerMilliwatts.Known || st.Failed[collector.QueryPower] != 0 {
+			t.Errorf("%+v", st)
+		}
+		time.Sleep(100 * time.Millisecond)
+		synctest.Wait()
+		if st := s.Stats()[0]; st.PowerMilliwatts.Known || st.Failed[collector.QueryPower] != 1 {
+			t.Errorf("failed: %+v", st)
+		}
+		time.Sleep(100 * time.Millisecond)
+		synctest.Wait()
+		if st := s.Stats()[0]; !st.PowerMilliwatts.Known || st.Failed[collector.QueryPower] != 1 || st.Readings != 3 {
+			t.Errorf("again: %+v", st)
+		}
+	})
+}
+
+// A reading that a hanging driver does not renew is shown for a while only.
+func TestHangingDriver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		hang := make(chan struct{})
+		s := run(t, Options{}, &scripted{r: func(n int64, r *collector.DeviceReading, _ *failures) {
+			if r.TemperatureC = collector.Some(int32(60)); n == 3 {
+				<-hang
+			}
+		}})
+		after(4 * time.Second)
+		if st := s.Stats()[0]; !st.TemperatureC.Known {
+			t.Error("gone at once")
+		}
+		after(2 * time.Second)
+		if st := s.Stats()[0]; st.TemperatureC.Known || st.Readings != 2 {
+			t.Errorf("%+v", st)
+		}
+		close(hang)
+		after(time.Second)
+		if st := s.Stats()[0]; !st.TemperatureC.Known || st.Readings < 10 {
+			t.Errorf("%+v", st)
+		}
+	})
+}
+
+// Time of clocks held down is by reason; what nobody saw is not counted.
+func TestHeldDown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const powerCap, hwThermal = 2, 6
+		s := run(t, Options{}, &scripted{r: func(n int64, r *collector.DeviceReading, _ *failures) {
+			bits := uint64(1<<powerCap | 1<<40) // and one without a name
+			if n > 6 {
+				bits |= 1 << hwThermal
+			}
+			r.HeldDown = collector.Some(bits)
+			if n == 11 {
+				time.Sleep(time.Minute)
+			}
+		}})
+		after(900 * time.Millisecond) // ten readings
+		want := [collector.NumHeldDownReasons]uint64{powerCap: 900e6, hwThermal: 400e6}
+		if d := cmp.Diff(collector.Some(want), s.Stats()[0].HeldDownNS); d != "" {
+			t.Errorf("-want +got:\n%s", d)
+		}
+		time.Sleep(time.Minute + 50*time.Millisecond)
+		synctest.Wait()
+		if got := s.Stats()[0].HeldDownNS.Value[powerCap]; got < 1900e6 || got > 2200e6 {
+			t.Errorf("after a minute without a reading %d ns", got)
+		}
+	})
+	synctest.Test(t, func(t *testing.T) {
+		s := run(t, Options{}, &scripted{})
+		after(time.Second)
+		if st := s.Stats()[0]; st.HeldDownNS.Known || st.Joules.Known {
+			t.Errorf("a device that does not tell: %+v", st)
+		}
+	})
+}
+
+func TestUnavailable(t *testing.T) {
+	want := errors.Join(ErrUnavailable)
+	s, err := newSampler(Options{}, func(*slog.Logger) ([]gpu, func(), error) { return nil, nil, want })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Run(t.Context()); !errors.Is(err, ErrUnavailable) {
+		t.Errorf("Run: %v", err)
+	}
+	if n := len(s.Stats()); n != 0 {
+		t.Errorf("%d devices", n)
+	}
+}
+
+// engine is one that closes a step of four tokens, and six of a prompt, at each call.
+func engine(t *testing.T, gpu string) (*collector.Engine, func()) {
+	t.Helper()
+	w, err := spanring.NewHeap(spanring.Options{Geometry: spanring.Geometry{LogEntries: 1024, Slots: 16, Allocs: 16}, Info: spanring.Info{Service: "e"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.SetGPU(gpu, "")
+	r, err := spanring.NewHeapReader(w, spanring.ReaderOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := collector.NewProcessor(collector.NewRingSource(r), collector.ProcessorOptions{Label: "e"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := p.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	step := uint64(0)
+	return p.Engine(), func() {
+		t.Helper()
+		step++
+		now := spanring.MonoNS()
+		b := spanring.StepBegin{Step: step, MonoNS: now, Level: 2}
+		a := spanring.StepAttrs{Step: step, BatchSize: 4, DecodeTokens: 4, PrefillTokens: 6}
+		e := spanring.StepEnd{Step: step, MonoNS: now + 1000, BeginNS: now}
+		for _, ws := range []spanring.Words{b.Words(), a.Words(), e.Words()} {
+			w.Append(&ws)
+		}
+		if _, _, err := p.Poll(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestWork(t *testing.T) {
+	const other = "GPU-ffff0000-1234-5678-9abc-def012345678"
+	const mig = "MIG-5e1f0000-1234-5678-9abc-def012345678"
+	device, _ := ParseUUID(testUUID)
+	a, stepA := engine(t, testUUID)
+	b, stepB := engine(t, testUUID)
+	c, stepC := engine(t, other)
+	d, stepD := engine(t, mig)
+	var w works
+	all := []*collector.Engine{a, b, c, d}
+	update := func(es []*collector.Engine, want collector.Work) {
+		t.Helper()
+		w.update(es)
+		if got := w.on(device); got != want {
+			t.Errorf("%+v, want %+v", got, want)
+		}
+	}
+	stepA()
+	if got, want := a.Work(), (collector.Work{Steps: 1, DecodeTokens: 4, PrefillTokens: 6}); got != want {
+		t.Fatalf("the engine's step came to %+v", got)
+	}
+	update(all, collector.Work{}) // before it was first seen
+	stepA()
+	stepB()
+	stepB()
+	stepC()
+	stepD()
+	update(all, collector.Work{Steps: 3, DecodeTokens: 12, PrefillTokens: 18})
+	update(all, collector.Work{Steps: 3, DecodeTokens: 12, PrefillTokens: 18})
+	update([]*collector.Engine{b}, collector.Work{Steps: 3, DecodeTokens: 12, PrefillTokens: 18}) // a is gone
+	stepB()
+	update([]*collector.Engine{b}, collector.Work{Steps: 4, DecodeTokens: 16, PrefillTokens: 24})
+}
+
+// From an engine's steps and a device's counter to joules by token.
+func TestEnergyByToken(t *testing.T) {
+	e, step := engine(t, testUUID)
+	g := &scripted{r: func(n int64, r *collector.DeviceReading, _ *failures) {
+		r.EnergyMillijoules = collector.Some(uint64(1e9 + 50_000*n))
+	}}
+	s, err := newSampler(Options{}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	u, _ := ParseUUID(testUUID)
+	d := &sampled{gpu: g, uuid: u}
+	var w works
+	for range 12 {
+		w.update([]*collector.Engine{e})
+		s.read(d, &w)
+		step()
+	}
+	// Eleven steps of four tokens and 550 J.
+	if got := d.stats.PerGenerated; got != some(12.5) || d.stats.PerToken != some(5) || d.stats.LivePerGenerated != some(12.5) {
+		t.Errorf("%+v", d.stats.DeviceEnergy)
+	}
+}
