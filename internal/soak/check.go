@@ -163,7 +163,7 @@ func latencies(rs *results, without, with *times) {
 // Bounds of what a sidecar may hold.
 const (
 	maxAnonKiB    = 40 << 10 // as it mostly is
-	maxPeakKiB    = 64 << 10 // with a queue full of what the receiver or the disk does not take
+	maxPeakKiB    = 48 << 10 // with a queue full of what the receiver or the disk does not take
 	anonGrowthKiB = 8 << 10
 	fdGrowth      = 8
 	routineGrowth = 12
