@@ -349,8 +349,11 @@ func askAccount(ctx context.Context, addr string) (as []collector.Account, err e
 func (c *doctorCmd) otlp(a *app) finding {
 	f := finding{Check: "otlp", Status: findingOK}
 	where := a.otlpText(c.OTLPEndpoint)
-	if traces, _ := otlp.Configured(string(c.OTLPEndpoint), a.getenv); !traces {
+	if traces, metrics := otlp.Configured(string(c.OTLPEndpoint), a.getenv); !traces {
 		f.Status, f.Text = findingNote, where
+		if metrics {
+			f.Text += ": not asked, as only receivers of traces are"
+		}
 		return f
 	}
 	ctx, cancel := context.WithTimeout(a.ctx, askWait)

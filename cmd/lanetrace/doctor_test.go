@@ -168,6 +168,13 @@ func TestDoctorSaysWhatToDo(t *testing.T) {
 			t.Errorf("%+v", f)
 		}
 	})
+	t.Run("receiver of metrics alone", func(t *testing.T) {
+		t.Setenv("OTEL_TRACES_EXPORTER", "none")
+		f := diagnosed(t, 0, "--dir", d.Path, "--listen", free, "--otlp-endpoint", "http://127.0.0.1:1")["otlp"][0]
+		if f.Status != findingNote || f.Text != "metrics to http://127.0.0.1:1: not asked, as only receivers of traces are" {
+			t.Errorf("%+v", f)
+		}
+	})
 	t.Run("driver library that was named", func(t *testing.T) {
 		t.Setenv("LANETRACE_LIBCUDA", "/lib/no-driver.so")
 		f := diagnosed(t, 1, "--dir", d.Path, "--listen", free)["libcuda"][0]
