@@ -26,7 +26,7 @@ func openLibrary(lib nvml.Interface, log *slog.Logger) ([]gpu, func(), error) {
 	default:
 		return nil, nil, fmt.Errorf("%w: initialise: %s", ErrUnavailable, returnText(ret))
 	}
-	shut := func() { lib.Shutdown() } // nothing is left to do about a failure
+	shut := func() { _ = lib.Shutdown() } // nothing is left to do about a failure
 	n, ret := lib.DeviceGetCount()
 	if ret != nvml.SUCCESS || n == 0 {
 		shut()
@@ -195,7 +195,7 @@ func (g *nvmlGPU) heldDown() (uint64, nvml.Return) {
 // memory prefers the second form, which does not count what the driver reserves.
 func (g *nvmlGPU) memory(r *collector.DeviceReading, failed *failures) {
 	var total, used uint64
-	var ret nvml.Return = nvml.ERROR_FUNCTION_NOT_FOUND
+	ret := nvml.ERROR_FUNCTION_NOT_FOUND
 	if g.has[symMemory2] {
 		var m nvml.Memory_v2
 		m, ret = g.dev.GetMemoryInfo_v2()
