@@ -83,7 +83,7 @@ func (a *assembler) unread(batch []spanring.Entry) []spanring.Entry {
 	out, spans := batch[:0], 0
 	for i := range batch {
 		e := &batch[i]
-		if step := stepOf(&e.Words); !a.wasRead(e.Seq) || step != 0 && !a.handedOn(step) {
+		if step := e.Words.Step(); !a.wasRead(e.Seq) || step != 0 && !a.handedOn(step) {
 			out = append(out, *e)
 			continue
 		}
@@ -107,45 +107,6 @@ func (a *assembler) unread(batch []spanring.Entry) []spanring.Entry {
 // handedOn reports whether the step of that number has closed.
 func (a *assembler) handedOn(number uint64) bool {
 	return a.open[number] == nil && a.closed[number%closedMemory].number >= number
-}
-
-// stepOf is the step that an entry belongs to, 0 for none.
-func stepOf(w *spanring.Words) (step uint64) {
-	var err error
-	switch w.Kind() {
-	case spanring.KindLane, spanring.KindKernel, spanring.KindGraph:
-		var e spanring.Span
-		e, err = w.Span()
-		step = e.Step
-	case spanring.KindStepBegin:
-		var e spanring.StepBegin
-		e, err = w.StepBegin()
-		step = e.Step
-	case spanring.KindStepEnd:
-		var e spanring.StepEnd
-		e, err = w.StepEnd()
-		step = e.Step
-	case spanring.KindSpanFailed:
-		var e spanring.SpanFailed
-		e, err = w.SpanFailed()
-		step = e.Step
-	case spanring.KindStepAttrs:
-		var e spanring.StepAttrs
-		e, err = w.StepAttrs()
-		step = e.Step
-	case spanring.KindTraceContext:
-		var e spanring.StepLink
-		e, err = w.StepLink()
-		step = e.Step
-	case spanring.KindLaunchDiff:
-		var e spanring.LaunchDiff
-		e, err = w.LaunchDiff()
-		step = e.Step
-	}
-	if err != nil {
-		return 0
-	}
-	return step
 }
 
 // resumable reports whether a later reader can take an open step over: it must not

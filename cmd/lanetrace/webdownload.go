@@ -106,7 +106,7 @@ func recordSteps(w io.Writer, src collector.Source, steps web.Steps) error {
 		n, done, err := src.Poll(batch)
 		kept := batch[:0]
 		for i := range batch[:n] {
-			if step, ok := stepOf(&batch[i].Words); ok && steps.Has(step) {
+			if step := batch[i].Words.Step(); step != 0 && steps.Has(step) {
 				kept = append(kept, batch[i])
 			}
 		}
@@ -116,42 +116,4 @@ func recordSteps(w io.Writer, src collector.Source, steps web.Steps) error {
 		return n, done, err
 	})
 	return errors.Join(err, run.End(), rec.Close())
-}
-
-// stepOf is the step that an entry is part of; ok is false when it is of none.
-func stepOf(w *spanring.Words) (step uint64, ok bool) {
-	var err error
-	switch w.Kind() {
-	case spanring.KindStepBegin:
-		var e spanring.StepBegin
-		e, err = w.StepBegin()
-		step = e.Step
-	case spanring.KindStepEnd:
-		var e spanring.StepEnd
-		e, err = w.StepEnd()
-		step = e.Step
-	case spanring.KindStepAttrs:
-		var e spanring.StepAttrs
-		e, err = w.StepAttrs()
-		step = e.Step
-	case spanring.KindLane, spanring.KindKernel, spanring.KindGraph:
-		var e spanring.Span
-		e, err = w.Span()
-		step = e.Step
-	case spanring.KindSpanFailed:
-		var e spanring.SpanFailed
-		e, err = w.SpanFailed()
-		step = e.Step
-	case spanring.KindLaunchDiff:
-		var e spanring.LaunchDiff
-		e, err = w.LaunchDiff()
-		step = e.Step
-	case spanring.KindTraceContext:
-		var e spanring.StepLink
-		e, err = w.StepLink()
-		step = e.Step
-	default:
-		return 0, false
-	}
-	return step, err == nil
 }
