@@ -42,7 +42,7 @@ type DeviceHealth struct {
 // HeldDownReasons are why a device's clocks are held down, in the order of the bits
 // of DeviceReading.HeldDown. The driver's bits have this order.
 var HeldDownReasons = [...]string{
-	"idle", "application_clocks", "power_cap", "hw_slowdown", "sync_boost", "sw_thermal", "hw_thermal", "power_brake",
+	"idle", "application_clocks", "power_cap", "hardware_slowdown", "sync_boost", "software_thermal", "hardware_thermal", "power_brake",
 	"display_clocks",
 }
 

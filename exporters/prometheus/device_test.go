@@ -57,7 +57,7 @@ func TestDeviceSeries(t *testing.T) {
 		{"lanetrace_device_energy_per_token_live_joules", id("kind", "generated"), 12.5},
 		{"lanetrace_device_energy_per_token_joules", id("kind", "all"), 6},
 		{"lanetrace_device_energy_per_step_estimate_joules", id(), 50},
-		{"lanetrace_device_clocks_held_down_time_seconds_total", id("reason", "hw_thermal"), 0},
+		{"lanetrace_device_clocks_held_down_time_seconds_total", id("reason", "hardware_thermal"), 0},
 		{"lanetrace_device_energy_breaks_total", id("reason", "wrap"), 0},
 		{"lanetrace_device_readings_failed_total", id("query", "power"), 0},
 	} {

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lanetrace/lanetrace/collector"
 	"github.com/lanetrace/lanetrace/internal/servers"
 	"github.com/lanetrace/lanetrace/internal/synth"
 	"github.com/lanetrace/lanetrace/spanring"
@@ -196,6 +197,23 @@ func faults() []fault {
 		}},
 		{"leak", []string{"LanetraceSuspectedLeak"}, nil, func(t *testing.T) string {
 			return servers.ServeSynth(t, synth.Options{Duration: 14 * time.Minute, StepEvery: 20 * time.Millisecond, KernelEvery: -1, Memory: true, LeakEvery: 20, Outlives: true})
+		}},
+		{"hot", []string{"LanetraceClocksHeldDown"}, nil, func(t *testing.T) string {
+			const powerCap, hwThermal = 2, 6
+			begun := time.Now()
+			return servers.ServeDevices(t, func() []collector.DeviceStats {
+				hot := uint64(time.Since(begun)) / 2
+				d := collector.DeviceStats{ID: "GPU-1", HeldDownNS: collector.Some([collector.NumHeldDownReasons]uint64{hwThermal: hot})}
+				busy := collector.DeviceStats{ID: "GPU-2", HeldDownNS: collector.Some([collector.NumHeldDownReasons]uint64{powerCap: 2 * hot})}
+				return []collector.DeviceStats{d, busy}
+			})
+		}},
+		{"mute", []string{"LanetraceDeviceReadingsFailing"}, nil, func(t *testing.T) string {
+			failed := uint64(0)
+			return servers.ServeDevices(t, func() []collector.DeviceStats {
+				failed++
+				return []collector.DeviceStats{{ID: "GPU-1", Failed: [collector.NumDeviceQueries]uint64{collector.QueryPower: failed}}}
+			})
 		}},
 		{"refused", []string{"LanetraceExportRefused", "LanetraceSidecarSpansDropped"}, nil, func(t *testing.T) string {
 			dir := servers.RingDir(t)

@@ -79,6 +79,32 @@ func ServeSynth(tb testing.TB, o synth.Options) (url string) {
 	return s.URL
 }
 
+// ServeDevices serves what devices report, as the sidecar does, until the test ends.
+func ServeDevices(tb testing.TB, stats func() []collector.DeviceStats) (url string) {
+	tb.Helper()
+	x, err := prometheus.New(prometheus.Options{})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	mp, meter, err := collector.NewMeterProvider(collector.MeterOptions{Version: "0", Readers: []sdkmetric.Reader{x.Reader()}})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	if err := collector.RegisterDevices(meter, stats); err != nil {
+		tb.Fatal(err)
+	}
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", x.Handler())
+	s := httptest.NewServer(mux)
+	tb.Cleanup(func() {
+		s.Close()
+		if err := mp.Shutdown(tb.Context()); err != nil && tb.Context().Err() == nil {
+			tb.Error(err)
+		}
+	})
+	return s.URL
+}
+
 var (
 	forTime  = regexp.MustCompile(`(?m)^(\s*for:) [1-9].*$`)
 	hangTime = regexp.MustCompile(`(lanetrace_spans_in_flight_age_seconds >) 30`)
