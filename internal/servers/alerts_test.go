@@ -127,10 +127,11 @@ func busy(w *spanring.Writer, n, spans int) {
 func faults() []fault {
 	return []fault{
 		{"drop", []string{"LanetraceSpansDropped"}, nil, shown("drop")},
-		{"crash", []string{"LanetraceEngineDied"}, []string{"LanetraceEntriesLost"}, shown("crash")},
-		{"hang", []string{"LanetraceSpanInFlightTooLong"}, nil, shown("hang")},
-		{"overrun", []string{"LanetraceGuardBandViolated"}, nil, shown("overrun")},
-		{"perturb", []string{"LanetraceLaunchDiffers"}, nil, shown("perturb")},
+		// On a loaded machine an engine that is not slowed may find no free pair.
+		{"crash", []string{"LanetraceEngineDied"}, []string{"LanetraceEntriesLost", "LanetraceSpansDropped"}, shown("crash")},
+		{"hang", []string{"LanetraceSpanInFlightTooLong"}, []string{"LanetraceSpansDropped"}, shown("hang")},
+		{"overrun", []string{"LanetraceGuardBandViolated"}, []string{"LanetraceSpansDropped"}, shown("overrun")},
+		{"perturb", []string{"LanetraceLaunchDiffers"}, []string{"LanetraceSpansDropped"}, shown("perturb")},
 		{"failed", []string{"LanetraceSpansFailed"}, nil, written(spanring.Geometry{}, add(spanring.CtrBegun, spanring.FailAbandoned.Counter()))},
 		{"pools", []string{"LanetraceProducerProblems"}, nil, written(spanring.Geometry{}, add(spanring.CtrPoolsFailed))},
 		{"frees", []string{"LanetraceMemoryLedgerProblems"}, nil, written(spanring.Geometry{}, func(t *testing.T, w *spanring.Writer) {
