@@ -304,7 +304,7 @@ func (c *doctorCmd) sidecar(a *app) finding {
 		dropped += x.Sidecar.Rejected
 	}
 	f.Status = findingOK
-	f.Text = fmt.Sprintf("%s answers: %d engines, %d entries behind, %d lost, %d spans dropped or rejected", c.Listen, len(as), behind, lost, dropped)
+	f.Text = fmt.Sprintf("%s answers: engines: %d, %d entries behind, %d lost, %d spans dropped or rejected", c.Listen, len(as), behind, lost, dropped)
 	if lost+dropped > 0 {
 		f.Status, f.Todo = findingTodo, fmt.Sprintf("http://%s/debug/account says which and why", c.Listen)
 	}

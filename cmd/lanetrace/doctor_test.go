@@ -89,7 +89,7 @@ func TestDoctorFindsNothingToDo(t *testing.T) {
 	if *f[0].Engine != want {
 		t.Errorf("engine: %+v, want %+v", *f[0].Engine, want)
 	}
-	if f := m["sidecar"]; f[0].Status != findingOK || f[0].Text != addr+" answers: 1 engines, 3 entries behind, 0 lost, 0 spans dropped or rejected" {
+	if f := m["sidecar"]; f[0].Status != findingOK || f[0].Text != addr+" answers: engines: 1, 3 entries behind, 0 lost, 0 spans dropped or rejected" {
 		t.Errorf("sidecar: %+v", f)
 	}
 	if f := m["otlp"]; f[0].Status != findingNote {
@@ -158,7 +158,7 @@ func TestDoctorSaysWhatToDo(t *testing.T) {
 	t.Run("sidecar that lost entries", func(t *testing.T) {
 		addr := sidecarOf(t, collector.Account{Reader: collector.ReaderAccount{Lost: 5}, Sidecar: collector.SidecarAccount{Dropped: map[string]uint64{"late": 2}, Rejected: 1}})
 		f := diagnosed(t, 1, "--dir", d.Path, "--listen", addr)["sidecar"][0]
-		if f.Text != addr+" answers: 1 engines, 0 entries behind, 5 lost, 3 spans dropped or rejected" {
+		if f.Text != addr+" answers: engines: 1, 0 entries behind, 5 lost, 3 spans dropped or rejected" {
 			t.Errorf("%+v", f)
 		}
 	})

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"io"
 	"os"
 	"slices"
@@ -83,7 +84,12 @@ func (c *topCmd) draw(a *app, v *top.View, col *collector.Collector) (err error)
 		case <-time.After(wait):
 		}
 		wait = time.Duration(c.Interval)
-		engines := slices.DeleteFunc(col.Engines(), func(e *collector.Engine) bool { return !c.Engine.picks(e.Info()) })
+		all := col.Engines()
+		none := ""
+		if len(all) > 0 {
+			none = fmt.Sprintf("No engine %q here; engines that have a ring: %d.", string(c.Engine), len(all))
+		}
+		engines := slices.DeleteFunc(all, func(e *collector.Engine) bool { return !c.Engine.picks(e.Info()) })
 		for e := range seen {
 			if !slices.Contains(engines, e) {
 				v.Forget(e)
@@ -93,7 +99,7 @@ func (c *topCmd) draw(a *app, v *top.View, col *collector.Collector) (err error)
 		for _, e := range engines {
 			seen[e] = true
 		}
-		f := top.Frame{Engines: engines, Width: a.widthOf(a.stdout), Now: time.Now()}
+		f := top.Frame{Engines: engines, Width: a.widthOf(a.stdout), Now: time.Now(), None: none}
 		if terminal {
 			f.Height = terminalHeight(a.stdout)
 		}

@@ -28,7 +28,7 @@ func TestTopOnce(t *testing.T) {
 	if !regexp.MustCompile(`(?m)^lanetrace top   1 engine   \d\d:\d\d:\d\d\n\nENGINE .*DROPPED\nalpha +live +basic +\d+\.\d +- +- +0\n\nalpha .*LANES/S\nno lane has landed yet\n$`).MatchString(out) {
 		t.Errorf("%s", out)
 	}
-	if out, _ := runs(t, 0, "top", "--once", "--dir", d.Path, "--engine", "beta"); !strings.Contains(out, "No engine has a ring here yet.") {
+	if out, _ := runs(t, 0, "top", "--once", "--dir", d.Path, "--engine", "beta"); !strings.Contains(out, "No engine \"beta\" here; engines that have a ring: 1.") {
 		t.Errorf("an engine that is not there: %s", out)
 	}
 }

@@ -25,6 +25,8 @@ type Frame struct {
 	Width, Height int
 	// Now is shown in the first line.
 	Now time.Time
+	// None is said when there is no engine. Default "No engine has a ring here yet."
+	None string
 }
 
 // The smallest layout.
@@ -66,7 +68,7 @@ func (v *View) lines(f *Frame) []string {
 	}
 	out := []string{fmt.Sprintf("lanetrace top   %d %s   %s", len(f.Engines), noun, f.Now.Format("15:04:05")), ""}
 	if len(f.Engines) == 0 {
-		return append(out, "No engine has a ring here yet.")
+		return append(out, cmp.Or(f.None, "No engine has a ring here yet."))
 	}
 	name := max(20, f.Width-54)
 	out = append(out, fmt.Sprintf("%-*s%-7s%-8s%9s%11s%11s%8s", name, "ENGINE", "STATE", "LEVEL", "STEPS/S", "LIVE", "SLACK", "DROPPED"))
