@@ -36,15 +36,15 @@ const (
 	layers = 2
 	hidden = 128 // what every kernel is told; one less in a perturbed step
 
-	pairs     = 16 // event pairs: few, so that a burst runs out of them
-	guardBand = 64 // bytes behind each allocation
+	pairs     = 256 // event pairs: enough for a loaded machine, and a burst runs out of them
+	guardBand = 64  // bytes behind each allocation
 
 	weightBytes  = 48 << 20
 	cacheBytes   = 16 << 20
 	scratchWords = 1000
 	pastWords    = 3 // that an overrun writes too many
 	leakedBytes  = 64 << 10
-	burstLanes   = 24 // enqueued while the GPU stands still
+	burstLanes   = 264 // enqueued while the GPU stands still
 
 	settleWait = 5 * time.Second
 )
