@@ -89,18 +89,13 @@ func (c *recordCmd) pastOf(a *app, path string, w *counting) (info spanring.Info
 		return info, false, errors.Join(err, src.Close())
 	}
 	defer func() { err = errors.Join(err, p.Close()) }()
-	// What is there now and no more: the engine writes on.
-	if _, _, err := src.Poll(nil); err != nil {
-		return info, false, err
-	}
-	published := src.Account().Published
-	for a.ctx.Err() == nil {
-		n, done, err := p.Poll()
-		if acc := src.Account(); err != nil || done || n == 0 || acc.Received+acc.Lost+acc.Missed >= published {
-			return info, true, err
+	err = collector.PollToNow(src, func() (int, bool, error) {
+		if err := a.ctx.Err(); err != nil {
+			return 0, false, err
 		}
-	}
-	return info, false, a.ctx.Err()
+		return p.Poll()
+	})
+	return info, a.ctx.Err() == nil, err
 }
 
 // counting counts the steps that a window lets through.

@@ -234,16 +234,10 @@ func (c *reportCmd) reportOn(s reportSource, o report.Options, doc *report.Docum
 	if err != nil {
 		return "", false, errors.Join(err, s.src.Close())
 	}
-	for {
-		n, done, perr := p.Poll()
-		if perr != nil || done {
-			err = perr
-			break
-		}
-		if n == 0 && !s.whole {
-			p.Finish()
-			break
-		}
+	if s.whole {
+		err = p.Drain()
+	} else {
+		err = p.DrainToNow()
 	}
 	e := p.Engine()
 	switch {

@@ -50,20 +50,6 @@ func openRun(dir spanring.Dir, run string) (collector.Source, error) {
 	return nil, web.ErrNoRun
 }
 
-// upToNow calls poll until it has read what src had published when this began.
-func upToNow(src collector.Source, poll func() (n int, done bool, err error)) error {
-	if _, _, err := src.Poll(nil); err != nil {
-		return err
-	}
-	published := src.Account().Published
-	for {
-		n, done, err := poll()
-		if a := src.Account(); err != nil || done || n == 0 || a.Received+a.Lost+a.Missed >= published {
-			return err
-		}
-	}
-}
-
 // chromeSteps writes steps as trace events, and closes src.
 func chromeSteps(w io.Writer, src collector.Source, steps web.Steps) error {
 	c := chrome.NewWriter(w)
@@ -71,7 +57,7 @@ func chromeSteps(w io.Writer, src collector.Source, steps web.Steps) error {
 	if err != nil {
 		return errors.Join(err, src.Close())
 	}
-	err = upToNow(src, p.Poll)
+	err = collector.PollToNow(src, p.Poll)
 	err = errors.Join(err, p.Close())
 	return errors.Join(err, c.Close())
 }
@@ -102,7 +88,7 @@ func recordSteps(w io.Writer, src collector.Source, steps web.Steps) error {
 		return errors.Join(err, rec.Close())
 	}
 	batch := make([]spanring.Entry, 256)
-	err = upToNow(src, func() (int, bool, error) {
+	err = collector.PollToNow(src, func() (int, bool, error) {
 		n, done, err := src.Poll(batch)
 		kept := batch[:0]
 		for i := range batch[:n] {

@@ -106,7 +106,7 @@ func TestRecordOfACrash(t *testing.T) {
 	for _, want := range []string{
 		"lanetrace flight record: stuck-gpu", " died\n", "run        " + id + "\n",
 		"\nIn flight: 1; ages are when it last wrote\n",
-		"not ended on the host", "\nCounters\n", "  begun          8\n", "  landed         6\n",
+		", died\n", "incomplete (engine_ended): 1,", "not ended on the host", "\nCounters\n", "  begun          8\n", "  landed         6\n",
 	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("no %q in\n%s", want, text)

@@ -35,22 +35,8 @@ func read(src collector.Source, why Reason, file string, w *recording.Writer) (t
 		return "", errors.Join(err, src.Close())
 	}
 	e := p.Engine()
-	for end, begun := uint64(0), false; ; {
-		n, done, err := p.Poll()
-		if err != nil {
-			return "", errors.Join(err, p.Close())
-		}
-		if done {
-			break
-		}
-		a := e.ReaderAccount()
-		if !begun {
-			end, begun = a.Published, true
-		}
-		if n == 0 || a.Received+a.Lost+a.Missed >= end {
-			p.Finish()
-			break
-		}
+	if err := p.DrainToNow(); err != nil {
+		return "", errors.Join(err, p.Close())
 	}
 	text = page(e, why, file, run, last)
 	return text, p.Close()
