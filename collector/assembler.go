@@ -20,10 +20,9 @@ type assembler struct {
 	names  *names
 	lanes  map[uint16]*Name // names of the lane indices, as lanes land
 
-	open map[uint64]*Step
-	// The open steps from the one longest untouched to the one touched last.
-	oldest, newest *Step
-	openSpans      int
+	open      map[uint64]*Step
+	touched   ageList[Step, *Step] // the open steps, the one longest untouched first
+	openSpans int
 
 	// closed remembers the steps that closed last, at their number modulo its
 	// length, so that what comes late opens no second step of the same number.
@@ -138,8 +137,8 @@ func (a *assembler) span(w *spanring.Words) {
 		a.openSpans++
 	}
 	a.closeIfWhole(st)
-	for a.openSpans > a.o.MaxOpenSpans && a.oldest != nil {
-		a.close(a.oldest, IncompleteEvicted)
+	for a.openSpans > a.o.MaxOpenSpans && a.touched.oldest != nil {
+		a.close(a.touched.oldest, IncompleteEvicted)
 	}
 }
 
@@ -253,9 +252,9 @@ func (a *assembler) step(number uint64) *Step {
 	if st, ok := a.open[number]; ok {
 		st.touchedNS = a.nowNS
 		st.firstSeq = min(st.firstSeq, a.seq)
-		if a.newest != st {
-			a.unlink(st)
-			a.link(st)
+		if a.touched.newest != st {
+			a.touched.remove(st)
+			a.touched.add(st)
 		}
 		return st
 	}
@@ -263,7 +262,7 @@ func (a *assembler) step(number uint64) *Step {
 		return nil
 	}
 	for len(a.open) >= a.o.MaxOpenSteps {
-		a.close(a.oldest, IncompleteEvicted)
+		a.close(a.touched.oldest, IncompleteEvicted)
 	}
 	var st *Step
 	if n := len(a.free); n > 0 {
@@ -273,32 +272,8 @@ func (a *assembler) step(number uint64) *Step {
 	}
 	st.Engine, st.Number, st.touchedNS, st.firstSeq = a.engine, number, a.nowNS, a.seq
 	a.open[number] = st
-	a.link(st)
+	a.touched.add(st)
 	return st
-}
-
-func (a *assembler) link(st *Step) {
-	st.older, st.newer = a.newest, nil
-	if a.newest != nil {
-		a.newest.newer = st
-	} else {
-		a.oldest = st
-	}
-	a.newest = st
-}
-
-func (a *assembler) unlink(st *Step) {
-	if st.older != nil {
-		st.older.newer = st.newer
-	} else {
-		a.oldest = st.newer
-	}
-	if st.newer != nil {
-		st.newer.older = st.older
-	} else {
-		a.newest = st.older
-	}
-	st.older, st.newer = nil, nil
 }
 
 func (a *assembler) closeIfWhole(st *Step) {
@@ -310,7 +285,7 @@ func (a *assembler) closeIfWhole(st *Step) {
 // close takes st out of the open steps and makes it ready.
 func (a *assembler) close(st *Step, r IncompleteReason) {
 	delete(a.open, st.Number)
-	a.unlink(st)
+	a.touched.remove(st)
 	a.openSpans -= len(st.Spans)
 	// The later one stays: an earlier one is told by it too.
 	if c := &a.closed[st.Number%closedMemory]; c.number < st.Number {
@@ -346,14 +321,14 @@ func (a *assembler) close(st *Step, r IncompleteReason) {
 // expire closes the steps of which nothing has come for the time-out.
 func (a *assembler) expire() {
 	limit := a.o.StepTimeout.Nanoseconds()
-	for a.oldest != nil && a.nowNS-a.oldest.touchedNS >= limit {
-		a.close(a.oldest, IncompleteTimeout)
+	for a.touched.oldest != nil && a.nowNS-a.touched.oldest.touchedNS >= limit {
+		a.close(a.touched.oldest, IncompleteTimeout)
 	}
 }
 
 func (a *assembler) closeAll(r IncompleteReason) {
-	for a.oldest != nil {
-		a.close(a.oldest, r)
+	for a.touched.oldest != nil {
+		a.close(a.touched.oldest, r)
 	}
 }
 

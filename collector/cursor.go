@@ -162,12 +162,12 @@ func (p *Processor) leave() {
 		return
 	}
 	a := p.asm
-	for st := a.oldest; st != nil; {
+	for st := a.touched.oldest; st != nil; {
 		next := st.newer
 		if a.resumable(st) {
 			p.leftFrom = min(p.leftFrom, st.firstSeq)
 			delete(a.open, st.Number)
-			a.unlink(st)
+			a.touched.remove(st)
 			a.openSpans -= len(st.Spans)
 			p.engine.ledger.NotSelect(NotLeft, st.Units())
 		}

@@ -126,7 +126,7 @@ func (g *gpuTime) add(s *Step) {
 // the begin of the oldest open step, or of the last one when none is open.
 func (a *assembler) oldestBegin() int64 {
 	ns := int64(math.MaxInt64)
-	for st := a.oldest; st != nil; st = st.newer {
+	for st := a.touched.oldest; st != nil; st = st.newer {
 		if st.HasBegin {
 			ns = min(ns, st.BeginMonoNS)
 		} else if len(st.Spans) > 0 {

@@ -140,38 +140,12 @@ type openRequest struct {
 	endedNS int64 // the source's time when the end came
 	hasEnd  bool
 
-	list         *requestList
-	older, newer *openRequest
+	list *requestList
+	neighbours[openRequest]
 }
 
-// requestList is a list of requests, from the one that was added first.
-type requestList struct {
-	oldest, newest *openRequest
-}
-
-func (l *requestList) add(r *openRequest) {
-	r.list, r.older, r.newer = l, l.newest, nil
-	if l.newest != nil {
-		l.newest.newer = r
-	} else {
-		l.oldest = r
-	}
-	l.newest = r
-}
-
-func (l *requestList) remove(r *openRequest) {
-	if r.older != nil {
-		r.older.newer = r.newer
-	} else {
-		l.oldest = r.newer
-	}
-	if r.newer != nil {
-		r.newer.older = r.older
-	} else {
-		l.newest = r.older
-	}
-	r.list, r.older, r.newer = nil, nil, nil
-}
+// requestList holds requests, from the one that was added first.
+type requestList = ageList[openRequest, *openRequest]
 
 // freeRequests is how many requests are kept for reuse.
 const freeRequests = 256
@@ -206,7 +180,8 @@ func (q *requests) get(k requestKey) *openRequest {
 	}
 	r.key = k
 	q.open[k] = r
-	q.live.add(r)
+	r.list = &q.live
+	r.list.add(r)
 	return r
 }
 
@@ -214,6 +189,7 @@ func (q *requests) get(k requestKey) *openRequest {
 func (q *requests) take(r *openRequest) {
 	delete(q.open, r.key)
 	r.list.remove(r)
+	r.list = nil
 	r.generation++ // links to it lead nowhere from now on
 }
 
@@ -274,7 +250,8 @@ func (q *requests) requestEnded(e *spanring.RequestEnd, nowNS int64) bool {
 		return true
 	}
 	r.list.remove(r)
-	q.ended.add(r)
+	r.list = &q.ended
+	r.list.add(r)
 	return true
 }
 

@@ -123,7 +123,7 @@ type Step struct {
 	touchedNS   int64
 	firstSeq    uint64 // the lowest sequence number of its entries
 
-	older, newer *Step // among the open steps
+	neighbours[Step] // among the open steps
 }
 
 // MaxFailedSpans is how many failed spans a step keeps.
@@ -233,7 +233,7 @@ func (s *Step) Faulty() bool {
 // Clone copies the step for keeping.
 func (s *Step) Clone() *Step {
 	c := *s
-	c.older, c.newer = nil, nil
+	c.neighbours = neighbours[Step]{}
 	c.Spans = slices.Clone(s.Spans)
 	c.Failed = slices.Clone(s.Failed)
 	c.LaunchDiffs = slices.Clone(s.LaunchDiffs)
