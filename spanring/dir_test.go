@@ -330,6 +330,13 @@ func TestRemoveDead(t *testing.T) {
 
 	started := create(t, d, smallGeometry)
 	want = append(want, filepath.Base(started.Path()))
+	wantLeft(t, d, want)
+	(Dir{in("none"), -1}).removeDead(0) // no directory, nothing to do
+}
+
+// wantLeft holds the names of the files in d against want, in any order.
+func wantLeft(t *testing.T, d Dir, want []string) {
+	t.Helper()
 	ents, err := os.ReadDir(d.Path)
 	if err != nil {
 		t.Fatal(err)
@@ -342,7 +349,6 @@ func TestRemoveDead(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("left (-want +got):\n%s", diff)
 	}
-	(Dir{in("none"), -1}).removeDead(0) // no directory, nothing to do
 }
 
 // TestCreateAgain: many runs one after the other leave two dead rings beside
@@ -398,18 +404,7 @@ func TestReadersRemoveDead(t *testing.T) {
 	for _, i := range []int{1, 3, 4} {
 		want = append(want, name(i), name(i)+ControlSuffix)
 	}
-	ents, err := os.ReadDir(d.Path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var got []string
-	for _, e := range ents {
-		got = append(got, e.Name())
-	}
-	slices.Sort(want)
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("left (-want +got):\n%s", diff)
-	}
+	wantLeft(t, d, want)
 	if n, err := d.RemoveDead(nil); n != 1 || err != nil {
 		t.Errorf("then removed %d, %v", n, err)
 	}

@@ -307,20 +307,10 @@ func TestRetryDelays(t *testing.T) {
 	}
 }
 
-// TestUnreachable: nobody listens. Export does not wait, one warning is logged,
-// and Shutdown says what was not sent.
-func TestUnreachable(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	addr := l.Addr().String()
-	l.Close()
-	var log lockedBuffer
-	x := newExporter(t, Options{
-		Endpoint: "http://" + addr, Logger: slog.New(slog.NewTextHandler(&log, nil)),
-		MinBackoff: time.Millisecond, MaxBackoff: time.Millisecond, FlushEvery: time.Millisecond,
-	})
+// neverSent has x export a step of four spans to a receiver that is away, until that
+// was tried three times, and shuts x down, which says what was not sent.
+func neverSent(t *testing.T, x *Exporter) (*source, *collector.Processor) {
+	t.Helper()
 	src, p := newEngine(t, x, testInfo)
 	src.push(simpleStep(1, 3)...)
 	poll(t, p)
@@ -337,6 +327,24 @@ func TestUnreachable(t *testing.T) {
 	if err := x.Shutdown(ctx); err == nil || !strings.Contains(err.Error(), "4 spans were not sent") {
 		t.Errorf("Shutdown: %v", err)
 	}
+	return src, p
+}
+
+// TestUnreachable: nobody listens. Export does not wait, one warning is logged,
+// and Shutdown says what was not sent.
+func TestUnreachable(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := l.Addr().String()
+	l.Close()
+	var log lockedBuffer
+	x := newExporter(t, Options{
+		Endpoint: "http://" + addr, Logger: slog.New(slog.NewTextHandler(&log, nil)),
+		MinBackoff: time.Millisecond, MaxBackoff: time.Millisecond, FlushEvery: time.Millisecond,
+	})
+	src, p := neverSent(t, x)
 	want := collector.SidecarCounts{Received: 4}
 	want.Dropped[collector.DropShutdown] = 4
 	if d := cmp.Diff(want, p.Engine().Ledger().Counts()); d != "" {

@@ -3,7 +3,6 @@ package otlp
 import (
 	"bytes"
 	"compress/gzip"
-	"context"
 	"fmt"
 	"io"
 	"log/slog"
@@ -235,22 +234,7 @@ func TestHTTPUnreachable(t *testing.T) {
 	s := newHTTPReceiver(t, nil)
 	s.Close()
 	x := newExporter(t, Options{Endpoint: s.URL, Getenv: overHTTP, MinBackoff: time.Millisecond, MaxBackoff: time.Millisecond, FlushEvery: time.Millisecond})
-	src, p := newEngine(t, x, testInfo)
-	src.push(simpleStep(1, 3)...)
-	poll(t, p)
-	deadline := time.After(10 * time.Second)
-	for x.Stats().Requests[1] < 3 {
-		select {
-		case <-deadline:
-			t.Fatal("not tried three times within 10 s")
-		case <-time.After(time.Millisecond):
-		}
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Millisecond)
-	defer cancel()
-	if err := x.Shutdown(ctx); err == nil || !strings.Contains(err.Error(), "4 spans were not sent") {
-		t.Errorf("Shutdown: %v", err)
-	}
+	_, p := neverSent(t, x)
 	if c := p.Engine().Ledger().Counts(); c.Dropped[collector.DropShutdown] != 4 {
 		t.Errorf("ledger %+v", c)
 	}

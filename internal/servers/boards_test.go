@@ -323,24 +323,32 @@ type spanTimes struct {
 	queueP50, queueP99 map[string]float64
 }
 
-// readSpans makes that pass.
-func readSpans(t *testing.T, rec string) spanTimes {
+// firstRun opens a recording and its first run; both are closed at the test's end.
+func firstRun(t *testing.T, rec string) (*recording.File, *recording.Source) {
 	t.Helper()
 	f, err := recording.Open(rec)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer f.Close()
+	t.Cleanup(func() { f.Close() })
 	src, err := f.Source(0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer src.Close()
+	t.Cleanup(func() { src.Close() })
+	return f, src
+}
+
+// readSpans makes that pass.
+func readSpans(t *testing.T, rec string) spanTimes {
+	t.Helper()
+	_, src := firstRun(t, rec)
 	out := spanTimes{queueP50: make(map[string]float64), queueP99: make(map[string]float64)}
 	leads := make(map[string][]float64)
 	buf := make([]spanring.Entry, 256)
 	for done := false; !done; {
 		var n int
+		var err error
 		if n, done, err = src.Poll(buf); err != nil {
 			t.Fatal(err)
 		}
@@ -436,16 +444,7 @@ func TestBoardsShowTheRecording(t *testing.T) {
 	// little does, and the rest once that was scraped.
 	begin := spanring.MonoNS() + int64(3*time.Second)
 	clock := &pausing{atNS: begin + int64(120*time.Millisecond)}
-	f, err := recording.Open(rec)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	src, err := f.Source(0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer src.Close()
+	_, src := firstRun(t, rec)
 	played := make(chan error, 1)
 	go func() {
 		_, err := player.Play(t.Context(), spanring.Dir{Path: dir, Group: -1}, src, player.Options{Clock: clock, StartMonoNS: begin})

@@ -16,7 +16,6 @@ import (
 
 	"github.com/lanetrace/lanetrace/collector"
 	"github.com/lanetrace/lanetrace/examples/recordings"
-	"github.com/lanetrace/lanetrace/exporters/recording"
 	"github.com/lanetrace/lanetrace/internal/servers"
 )
 
@@ -106,15 +105,7 @@ func TestCollectorTraces(t *testing.T) {
 // its place in the step.
 func asRecorded(t *testing.T, spans map[string]servers.Span) {
 	t.Helper()
-	f, err := recording.Open(recordingPath(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	src, err := f.Source(0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	f, src := firstRun(t, recordingPath(t))
 	run := f.Runs()[0].Info.RunID
 	steps, bad := 0, 0
 	p, err := collector.NewProcessor(src, collector.ProcessorOptions{Observers: []collector.Observer{
