@@ -29,7 +29,7 @@ agent: ## the library that attaches to CUDA programs, into bin/; needs gcc
 test: ## all tests that need no server and no GPU
 	@# Everything is compiled first: tests that run beside a compiler wait too long for what they start.
 	CGO_ENABLED=0 $(BUILD) ./cmd/lanetrace ./examples/decode
-	$(GO) test -run '^$$' ./... >/dev/null
+	$(GO) list -test -deps -export -f '' ./... >/dev/null
 	$(GO) test ./...
 	@test "$$(id -u)" = 0 || echo "NOT TESTED without root: engines and sidecar in containers of their own, small file systems"
 	@echo "NOT TESTED ON A GPU: make gpu-test does, on a machine that has one"
