@@ -19,7 +19,12 @@ type InFlight struct {
 // the GPU does or does not complete. Steps have no slot: a step outside of any lane is
 // not in flight here.
 func (e *Engine) OldestInFlight() (f InFlight, ok bool) {
-	busy, nowNS := e.Busy(), e.NowMonoNS()
+	return OldestOf(e.Busy(), e.NowMonoNS())
+}
+
+// OldestOf is OldestInFlight of the slots that a ring's reader found busy, at the time
+// nowNS of the engine's clock.
+func OldestOf(busy []spanring.SlotEntry, nowNS int64) (f InFlight, ok bool) {
 	for _, s := range busy {
 		if s.State == spanring.SlotDrain || s.Slot.EnqueueMonoNS <= 0 {
 			continue // given up already, and counted

@@ -85,7 +85,7 @@ func (c *demoCmd) show(a *app) (err error) {
 	}
 	s.service.log = log
 	defer func() { err = errors.Join(err, s.service.close(), s.service.state.close()) }()
-	state := stateFlags{StateDir: filepath.Join(base, "state"), HangAfter: c.HangAfter}
+	state := stateFlags{StateDir: filepath.Join(base, "state"), hangFlag: hangFlag{c.HangAfter}}
 	s.service.state = state.open(a, s.dir, s.service.ins, log)
 	s.flights = filepath.Join(state.StateDir, "flight")
 	s.service.serve()

@@ -11,6 +11,7 @@ import (
 	"net/url"
 	"os/user"
 	"strconv"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -19,12 +20,15 @@ import (
 	"github.com/lanetrace/lanetrace/collector"
 	"github.com/lanetrace/lanetrace/exporters/otlp"
 	"github.com/lanetrace/lanetrace/internal/dl"
+	"github.com/lanetrace/lanetrace/internal/flight"
+	"github.com/lanetrace/lanetrace/internal/report"
 	"github.com/lanetrace/lanetrace/spanring"
 )
 
 type doctorCmd struct {
 	Listen listenAddr `help:"Where the sidecar serves, to ask whether it keeps up (default ${default})." default:"127.0.0.1:9478" placeholder:"HOST:PORT"`
 	JSON   bool       `name:"json" help:"Print one JSON document for machines."`
+	hangFlag
 	dirFlags
 	otlpFlags
 }
@@ -64,6 +68,11 @@ type engineFinding struct {
 	// ClockUncertaintyNS is the widest of its contexts', as it was last published;
 	// absent before a context has a clock.
 	ClockUncertaintyNS uint64 `json:"clock_uncertainty_ns,omitempty"`
+	// OldestInFlightNS is for how long the oldest of the spans in flight has been so;
+	// absent when none is, as in an engine that idles.
+	OldestInFlightNS uint64 `json:"oldest_in_flight_ns,omitempty"`
+	// Hung says that the engine lives and that this is too long.
+	Hung bool `json:"hung,omitempty"`
 }
 
 // diagnosis is the document of --json.
@@ -93,7 +102,7 @@ func (c *doctorCmd) Run(a *app) error {
 	f := ringDirectory(dir, named)
 	add(f)
 	if f.Status != findingTodo {
-		for _, f := range engineFindings(dir) {
+		for _, f := range engineFindings(dir, time.Duration(c.HangAfter)) {
 			add(f)
 		}
 	}
@@ -195,8 +204,9 @@ func groupName(gid uint32) string {
 	return id
 }
 
-// engineFindings are one finding for each ring.
-func engineFindings(dir spanring.Dir) []finding {
+// engineFindings are one finding for each ring. An engine that lives is hung when a
+// span has been in flight for hangAfter.
+func engineFindings(dir spanring.Dir, hangAfter time.Duration) []finding {
 	paths, err := dir.List()
 	if err != nil {
 		if errors.Is(err, fs.ErrNotExist) {
@@ -206,7 +216,7 @@ func engineFindings(dir spanring.Dir) []finding {
 	}
 	var out []finding
 	for _, p := range paths {
-		f, err := engineFindingOf(p)
+		f, err := engineFindingOf(p, hangAfter)
 		var v *spanring.VersionError
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
@@ -228,7 +238,7 @@ func engineFindings(dir spanring.Dir) []finding {
 	return out
 }
 
-func engineFindingOf(path string) (f finding, err error) {
+func engineFindingOf(path string, hangAfter time.Duration) (f finding, err error) {
 	r, err := spanring.Open(path, spanring.ReaderOptions{})
 	if err != nil {
 		return f, err
@@ -250,6 +260,11 @@ func engineFindingOf(path string) (f finding, err error) {
 	if err != nil {
 		return f, err
 	}
+	busy, err := r.Busy()
+	if err != nil {
+		return f, err
+	}
+	oldest, inFlight := collector.OldestOf(busy, spanring.MonoNS())
 	e := &engineFinding{
 		Engine: collector.EngineName(i), RunID: i.RunID.String(), State: "live",
 		Level: collector.LevelText(i.Level), LayoutVersion: spanring.LayoutVersion,
@@ -264,6 +279,10 @@ func engineFindingOf(path string) (f finding, err error) {
 	for _, c := range cs {
 		e.ClockUncertaintyNS = max(e.ClockUncertaintyNS, c.UncertaintyNS)
 	}
+	if live := e.State == "live"; live && inFlight {
+		e.OldestInFlightNS = uint64(max(0, oldest.Age))
+		e.Hung = oldest.Age >= hangAfter
+	}
 	f = finding{Check: "engine", Status: findingOK, Engine: e}
 	f.Text = fmt.Sprintf("%s %s, level %s, layout %d, spans: %d begun, %d failed, %d dropped, %d in flight", nameOf(i), e.State, e.Level, e.LayoutVersion, e.Begun, e.Failed, e.Dropped, e.InFlight)
 	if e.ClockUncertaintyNS > 0 {
@@ -273,6 +292,10 @@ func engineFindingOf(path string) (f finding, err error) {
 	case e.State == "died":
 		f.Status = findingNote
 		f.Text += "; lanetrace report " + path + " shows what it was doing"
+	case e.Hung:
+		f.Text += fmt.Sprintf("; it hangs: %s %s of step %d on stream %d is in flight for %s",
+			oldest.Slot.Kind, flight.SpanName(r, oldest.Slot), oldest.Slot.Step, oldest.Slot.Stream, report.Duration(float64(oldest.Age)))
+		f.Status, f.Todo = findingTodo, "lanetrace report "+path+" shows what it was doing; an engine that is only slow wants a longer --hang-after"
 	case e.State == "live" && e.Dropped > 0:
 		f.Status, f.Todo = findingTodo, "spans found no free pair: give the engine more with LANETRACE_PAIRS"
 	}
@@ -345,24 +368,48 @@ func askAccount(ctx context.Context, addr string) (as []collector.Account, err e
 	return as, err
 }
 
-// otlp sends one request without spans.
+// otlp sends one request without spans where traces go, and one without metrics
+// where metrics go.
 func (c *doctorCmd) otlp(a *app) finding {
 	f := finding{Check: "otlp", Status: findingOK}
 	where := a.otlpText(c.OTLPEndpoint)
-	if traces, metrics := otlp.Configured(string(c.OTLPEndpoint), a.getenv); !traces {
+	traces, metrics := otlp.Configured(string(c.OTLPEndpoint), a.getenv)
+	if !traces && !metrics {
 		f.Status, f.Text = findingNote, where
-		if metrics {
-			f.Text += ": not asked, as only receivers of traces are"
-		}
 		return f
 	}
 	ctx, cancel := context.WithTimeout(a.ctx, askWait)
 	defer cancel()
-	if err := otlp.Probe(ctx, string(c.OTLPEndpoint), a.getenv); err != nil {
-		f.Status, f.Text, f.Todo = findingTodo, "no receiver takes "+where, oneLine(err.Error())
-		return f
+	var terr, merr error
+	var asked sync.WaitGroup
+	if traces {
+		asked.Go(func() { terr = otlp.Probe(ctx, string(c.OTLPEndpoint), a.getenv) })
 	}
-	f.Text = where + ": a receiver answers"
+	if metrics {
+		asked.Go(func() { merr = otlp.ProbeMetrics(ctx, string(c.OTLPEndpoint), a.getenv) })
+	}
+	asked.Wait()
+	to := func(what string) string { return otlpTo(what, c.OTLPEndpoint) }
+	switch {
+	case terr == nil && merr == nil:
+		f.Text = where + ": a receiver answers"
+		return f
+	case metrics && terr == nil:
+		f.Text, f.Todo = "no receiver takes "+to("metrics"), oneLine(merr.Error())
+		if traces {
+			f.Text += ", one takes traces"
+			f.Todo += "; OTEL_METRICS_EXPORTER=none sends it none"
+		}
+	case traces && merr == nil:
+		f.Text, f.Todo = "no receiver takes "+to("traces"), oneLine(terr.Error())
+		if metrics {
+			f.Text += ", one takes metrics"
+			f.Todo += "; OTEL_TRACES_EXPORTER=none sends it none"
+		}
+	default:
+		f.Text, f.Todo = "no receiver takes "+where, oneLine(terr.Error())
+	}
+	f.Status = findingTodo
 	return f
 }
 

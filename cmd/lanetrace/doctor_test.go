@@ -64,7 +64,7 @@ func ringDir(t *testing.T) spanring.Dir {
 }
 
 func quietEnv(t *testing.T) {
-	for _, k := range []string{"OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "LANETRACE_LIBCUDA", "LANETRACE_DIR"} {
+	for _, k := range []string{"OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "LANETRACE_LIBCUDA", "LANETRACE_DIR"} {
 		t.Setenv(k, "")
 		os.Unsetenv(k)
 	}
@@ -168,10 +168,10 @@ func TestDoctorSaysWhatToDo(t *testing.T) {
 			t.Errorf("%+v", f)
 		}
 	})
-	t.Run("receiver of metrics alone", func(t *testing.T) {
+	t.Run("receiver of metrics alone that is away", func(t *testing.T) {
 		t.Setenv("OTEL_TRACES_EXPORTER", "none")
-		f := diagnosed(t, 0, "--dir", d.Path, "--listen", free, "--otlp-endpoint", "http://127.0.0.1:1")["otlp"][0]
-		if f.Status != findingNote || f.Text != "metrics to http://127.0.0.1:1: not asked, as only receivers of traces are" {
+		f := diagnosed(t, 1, "--dir", d.Path, "--listen", free, "--otlp-endpoint", "http://127.0.0.1:1")["otlp"][0]
+		if f.Text != "no receiver takes metrics to http://127.0.0.1:1" || !strings.Contains(f.Todo, "refused") {
 			t.Errorf("%+v", f)
 		}
 	})

@@ -70,10 +70,13 @@ func TestScript(t *testing.T) {
 			"code":       exitsWith,
 			"differs":    differs,
 			"exits":      exits,
+			"fails":      differs,
 			"freeport":   freePort,
 			"get":        get,
+			"hang":       hang,
 			"patch":      patch,
 			"match":      match,
+			"receiver":   otlpReceiver,
 		},
 		UpdateScripts: os.Getenv("LANETRACE_TEST_UPDATE") != "",
 	})
@@ -197,8 +200,8 @@ func exits(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// differs CMD ARG... runs CMD and wants it to exit with 1, as diff does, and
-// nothing on standard error.
+// differs CMD ARG..., or fails, runs CMD and wants it to exit with 1, as diff does and
+// doctor, and nothing on standard error.
 func differs(ts *testscript.TestScript, neg bool, args []string) {
 	var ee *exec.ExitError
 	if err := ts.Exec(args[0], args[1:]...); !errors.As(err, &ee) || ee.ExitCode() != exitDifferent {

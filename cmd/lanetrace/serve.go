@@ -184,6 +184,11 @@ func (a *app) otlpText(e endpoint) string {
 		}
 		return "off: give --otlp-endpoint http://HOST:4317 or set OTEL_EXPORTER_OTLP_ENDPOINT"
 	}
+	return otlpTo(what, e)
+}
+
+// otlpTo says where something goes over OTLP.
+func otlpTo(what string, e endpoint) string {
 	if e != "" {
 		return what + " to " + string(e)
 	}

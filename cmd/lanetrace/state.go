@@ -21,7 +21,12 @@ import (
 
 // stateFlags say what is kept beyond this process, and when an engine hangs.
 type stateFlags struct {
-	StateDir  string `help:"Directory for what outlives this process and the rings: flight records of engines that died or hung, and, of a sidecar, how far rings were read (default XDG_STATE_HOME/lanetrace or ~/.local/state/lanetrace)." placeholder:"DIR"`
+	StateDir string `help:"Directory for what outlives this process and the rings: flight records of engines that died or hung, and, of a sidecar, how far rings were read (default XDG_STATE_HOME/lanetrace or ~/.local/state/lanetrace)." placeholder:"DIR"`
+	hangFlag
+}
+
+// hangFlag says when an engine hangs.
+type hangFlag struct {
 	HangAfter period `help:"How long a span of a live engine may be in flight before the engine counts as hung (default ${default})." default:"30s" placeholder:"D"`
 }
 

@@ -204,17 +204,20 @@ func (c *httpTraceClient) Stop(ctx context.Context) error {
 }
 
 // newHTTPMetricExporter is OpenTelemetry's exporter. Cumulative values need no
-// queue of ours, so its own retry is on, as it is over gRPC.
-func newHTTPMetricExporter(endpoint string, getenv Getenv) (sdkmetric.Exporter, func(), error) {
+// queue of ours, so that its own retry does, as it does over gRPC.
+func newHTTPMetricExporter(endpoint string, getenv Getenv, retry bool) (sdkmetric.Exporter, func(), error) {
 	t, err := newTransport(signalMetrics, getenv)
 	if err != nil {
 		return nil, nil, err
 	}
-	hc, err := newHTTPClient(signalMetrics, getenv, t)
+	hc, err := newHTTPClient(signalMetrics, getenv, noter{t})
 	if err != nil {
 		return nil, nil, err
 	}
 	o := []otlpmetrichttp.Option{otlpmetrichttp.WithHTTPClient(hc)}
+	if !retry {
+		o = append(o, otlpmetrichttp.WithRetry(otlpmetrichttp.RetryConfig{Enabled: false}))
+	}
 	if endpoint != "" {
 		u, err := signalURL(endpoint, "v1/metrics")
 		if err != nil {

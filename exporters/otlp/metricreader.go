@@ -54,7 +54,7 @@ func NewMetricReader(o MetricOptions) (*MetricReader, error) {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	exp, idle, err := newMetricExporter(o.Endpoint, o.Getenv)
+	exp, idle, err := newMetricExporter(o.Endpoint, o.Getenv, true)
 	if err != nil {
 		return nil, err
 	}
@@ -79,8 +79,8 @@ func NewMetricReader(o MetricOptions) (*MetricReader, error) {
 }
 
 // newMetricExporter is OpenTelemetry's exporter of the protocol that the variables
-// name. idle closes its idle connections.
-func newMetricExporter(endpoint string, getenv Getenv) (exp sdkmetric.Exporter, idle func(), err error) {
+// name, with its own retry or without. idle closes its idle connections.
+func newMetricExporter(endpoint string, getenv Getenv, retry bool) (exp sdkmetric.Exporter, idle func(), err error) {
 	if err := checkEndpoint(endpoint); err != nil {
 		return nil, nil, err
 	}
@@ -93,9 +93,12 @@ func newMetricExporter(endpoint string, getenv Getenv) (exp sdkmetric.Exporter, 
 	}
 	idle = func() {}
 	if p == protocolHTTP {
-		exp, idle, err = newHTTPMetricExporter(endpoint, getenv)
+		exp, idle, err = newHTTPMetricExporter(endpoint, getenv, retry)
 	} else {
 		var o []otlpmetricgrpc.Option
+		if !retry {
+			o = append(o, otlpmetricgrpc.WithRetry(otlpmetricgrpc.RetryConfig{Enabled: false}))
+		}
 		if endpoint != "" {
 			o = append(o, otlpmetricgrpc.WithEndpointURL(endpoint))
 		}

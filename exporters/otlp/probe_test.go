@@ -2,10 +2,17 @@ package otlp
 
 import (
 	"context"
+	"net"
 	"net/http"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/google/go-cmp/cmp"
+	colmetricpb "go.opentelemetry.io/proto/otlp/collector/metrics/v1"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 )
 
 func TestProbe(t *testing.T) {
@@ -19,12 +26,6 @@ func TestProbe(t *testing.T) {
 		t.Errorf("gRPC: spans %v", grpc.spans())
 	}
 
-	overHTTP := func(k string) string {
-		if k == "OTEL_EXPORTER_OTLP_PROTOCOL" {
-			return "http/protobuf"
-		}
-		return ""
-	}
 	taken := newHTTPReceiver(t, nil)
 	if err := Probe(ctx, taken.URL, overHTTP); err != nil {
 		t.Errorf("HTTP: %v", err)
@@ -43,5 +44,53 @@ func TestProbe(t *testing.T) {
 	away.Close()
 	if err := Probe(ctx, away.URL, overHTTP); err == nil || !strings.Contains(err.Error(), "refused") {
 		t.Errorf("HTTP that is away: %v", err)
+	}
+}
+
+// TestProbeMetrics: one request, once, without any metric, and what a receiver says to it.
+func TestProbeMetrics(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &metricServer{got: make(chan *colmetricpb.ExportMetricsServiceRequest, 10)}
+	g := grpc.NewServer()
+	colmetricpb.RegisterMetricsServiceServer(g, s)
+	served := make(chan struct{})
+	go func() { defer close(served); g.Serve(l) }()
+	defer func() { g.Stop(); <-served }()
+	if err := ProbeMetrics(ctx, "http://"+l.Addr().String(), func(string) string { return "" }); err != nil {
+		t.Errorf("gRPC: %v", err)
+	}
+	if len(s.got) != 1 {
+		t.Fatalf("gRPC: %d requests, want 1", len(s.got))
+	}
+	if r := <-s.got; len(r.ResourceMetrics) != 1 || len(r.ResourceMetrics[0].ScopeMetrics) != 0 {
+		t.Errorf("gRPC: got %v, want no metrics", r)
+	}
+	// A receiver of traces alone.
+	if err := ProbeMetrics(ctx, newServer(t).addr, func(string) string { return "" }); status.Code(err) != codes.Unimplemented {
+		t.Errorf("gRPC without metrics: %v", err)
+	}
+
+	taken := newHTTPReceiver(t, nil)
+	if err := ProbeMetrics(ctx, taken.URL+"/base", overHTTP); err != nil {
+		t.Errorf("HTTP: %v", err)
+	}
+	if d := cmp.Diff([]string{"POST /base/v1/metrics application/x-protobuf"}, taken.paths); d != "" {
+		t.Errorf("HTTP: requests (-want +got):\n%s", d)
+	}
+	// One that would have it sent again is asked once.
+	busy := newHTTPReceiver(t, func(_ int, w http.ResponseWriter, _ *http.Request) bool {
+		w.WriteHeader(http.StatusServiceUnavailable)
+		return true
+	})
+	if err := ProbeMetrics(ctx, busy.URL, overHTTP); err == nil || !strings.Contains(err.Error(), "503") {
+		t.Errorf("HTTP that is busy: %v", err)
+	}
+	if len(busy.paths) != 1 {
+		t.Errorf("HTTP that is busy: asked %d times", len(busy.paths))
 	}
 }

@@ -169,7 +169,7 @@ func TestRecordOfAHang(t *testing.T) {
 	}
 	defer p.Close()
 	f, ok := Oldest(p.Engine())
-	if !ok || f.Slot.Step != 4 || f.Slot.Kind != spanring.KindLane || f.Age <= 0 || f.Age > time.Minute || SpanName(p.Engine(), f.Slot) != "decode" {
+	if !ok || f.Slot.Step != 4 || f.Slot.Kind != spanring.KindLane || f.Age <= 0 || f.Age > time.Minute || SpanName(p.Engine().Source(), f.Slot) != "decode" {
 		t.Errorf("oldest in flight: %+v, %v", f, ok)
 	}
 	k, err := New(Options{Dir: t.TempDir()})

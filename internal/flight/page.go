@@ -122,7 +122,7 @@ func page(e *collector.Engine, why Reason, file string, run *report.Run, last *t
 				end = report.Duration(float64(nowNS-s.Slot.ClosedMonoNS)) + " ago"
 			}
 			fmt.Fprintf(t, "  %s\t%s\t%s\t%s\t%d\t%d\t%s\n", report.Duration(float64(nowNS-s.Slot.EnqueueMonoNS)), s.Slot.Kind,
-				SpanName(e, s.Slot), laneName(e, s.Slot, busy, last), s.Slot.Step, s.Slot.Stream, end)
+				SpanName(e.Source(), s.Slot), laneName(e, s.Slot, busy, last), s.Slot.Step, s.Slot.Stream, end)
 		}
 		_ = t.Flush() // into memory
 		if n := len(busy) - maxBusy; n > 0 {
@@ -176,14 +176,14 @@ func page(e *collector.Engine, why Reason, file string, run *report.Run, last *t
 // of that lane is in flight or landed lately; "-" for a span outside lanes.
 func laneName(e *collector.Engine, s spanring.Slot, busy []spanring.SlotEntry, last *tail) string {
 	if s.Kind == spanring.KindLane {
-		return SpanName(e, s)
+		return SpanName(e.Source(), s)
 	}
 	if s.Parent == 0 {
 		return "-"
 	}
 	for _, b := range busy {
 		if b.Slot.Kind == spanring.KindLane && b.Slot.Lane == s.Lane {
-			return SpanName(e, b.Slot)
+			return SpanName(e.Source(), b.Slot)
 		}
 	}
 	for _, st := range last.list() {
@@ -196,9 +196,14 @@ func laneName(e *collector.Engine, s spanring.Slot, busy []spanring.SlotEntry, l
 	return fmt.Sprintf("lane %d", s.Lane)
 }
 
+// Names are the names of a ring: an engine's source has them, and so has a reader.
+type Names interface {
+	Name(spanring.NameID) (spanring.Name, bool)
+}
+
 // SpanName is what a slot's span is called.
-func SpanName(e *collector.Engine, s spanring.Slot) string {
-	n, ok := e.Source().Name(s.Name)
+func SpanName(names Names, s spanring.Slot) string {
+	n, ok := names.Name(s.Name)
 	if !ok || n.Text == "" {
 		return "unnamed"
 	}

@@ -117,7 +117,7 @@ func (w *Watcher) look(e *collector.Engine) {
 	// restarted meanwhile.
 	page := w.keep(e, Hung, since)
 	attrs := []any{
-		"engine", e.Label(), "run_id", e.RunID().String(), f.Slot.Kind.String(), SpanName(e, f.Slot), "lane", laneName(e, f.Slot, e.Busy(), nil),
+		"engine", e.Label(), "run_id", e.RunID().String(), f.Slot.Kind.String(), SpanName(e.Source(), f.Slot), "lane", laneName(e, f.Slot, e.Busy(), nil),
 		"stream", int(f.Slot.Stream), "step", f.Slot.Step, "age", report.Duration(float64(f.Age)),
 	}
 	if f.Slot.Kind == spanring.KindLane {
