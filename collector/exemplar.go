@@ -56,6 +56,12 @@ func (x *exemplars) list(now time.Time) (out []metricdata.Exemplar[float64]) {
 	return out
 }
 
+// What a note takes, and each lane in it: a test holds them against the types.
+const (
+	noteBytes     = 80
+	laneNoteBytes = 32
+)
+
 // maxNotedLanes is how many lanes of one step are noted as exemplars.
 const maxNotedLanes = 16
 
@@ -65,18 +71,25 @@ const maxNotedLanes = 16
 type TraceNote struct {
 	engine *Engine
 	trace  TraceID
-	armed  bool
-	root   exemplar
-	lanes  [maxNotedLanes]laneNote
-	n      int
+	root   noted
+	lanes  []laneNote
 	// open counts the parts that a server has not taken yet, and whoever still adds
 	// parts. A part that is lost stays open, and the note comes to nothing.
-	open atomic.Int32
+	open  atomic.Int32
+	armed bool
+}
+
+// noted is an exemplar of a trace that a server has not taken yet. Many of them wait
+// during an outage, so they are no larger than they must be.
+type noted struct {
+	ns       int64
+	atUnixNS int64 // 0 is none
 }
 
 type laneNote struct {
 	lane *laneSummary
-	exemplar
+	span SpanID
+	noted
 }
 
 // NoteTrace notes s, which is about to be exported, nil when its engine has no
@@ -91,22 +104,42 @@ func NoteTrace(s *Step) *TraceNote {
 	n.open.Store(1)
 	if s.HasEnd {
 		a, b := s.Bounds()
-		n.root = exemplar{trace: n.trace, span: n.trace.RootID(), ns: b - a, atUnixNS: s.UnixNS(b)}
+		n.root = noted{ns: b - a, atUnixNS: s.UnixNS(b)}
 	}
+	lanes := 0
+	for i := range s.Spans {
+		if s.Spans[i].noted() {
+			lanes++
+		}
+	}
+	if lanes == 0 {
+		return n
+	}
+	n.lanes = make([]laneNote, 0, min(lanes, maxNotedLanes))
 	for i := range s.Spans {
 		sp := &s.Spans[i]
-		if sp.Kind != spanring.KindLane || sp.Text.lane == nil {
+		if !sp.noted() {
 			continue
 		}
-		if n.n == len(n.lanes) {
+		if len(n.lanes) == cap(n.lanes) {
 			break
 		}
-		n.lanes[n.n] = laneNote{sp.Text.lane, exemplar{
-			trace: n.trace, span: n.trace.SpanID(sp.Ordinal), ns: int64(sp.DurationNS()), atUnixNS: s.UnixNS(sp.EndMonoNS()),
-		}}
-		n.n++
+		n.lanes = append(n.lanes, laneNote{sp.Text.lane, n.trace.SpanID(sp.Ordinal), noted{
+			ns: int64(sp.DurationNS()), atUnixNS: s.UnixNS(sp.EndMonoNS()),
+		}})
 	}
 	return n
+}
+
+// noted says whether a span may become an exemplar.
+func (s *Span) noted() bool { return s.Kind == spanring.KindLane && s.Text.lane != nil }
+
+// Bytes is the memory that the note takes; 0 of a nil one.
+func (n *TraceNote) Bytes() int {
+	if n == nil {
+		return 0
+	}
+	return noteBytes + laneNoteBytes*cap(n.lanes)
 }
 
 // Part says that one more part of the trace is to be sent.
@@ -127,10 +160,15 @@ func (n *TraceNote) Took() {
 	defer s.mu.Unlock()
 	if n.root.atUnixNS != 0 {
 		h := &s.stepTime[armed]
-		h.keep(&h.buckets, n.root)
+		h.keep(&h.buckets, n.exemplar(n.trace.RootID(), n.root))
 	}
-	for i := range n.n {
-		h := &n.lanes[i].lane.duration[armed]
-		h.keep(&h.buckets, n.lanes[i].exemplar)
+	for i := range n.lanes {
+		l := &n.lanes[i]
+		h := &l.lane.duration[armed]
+		h.keep(&h.buckets, n.exemplar(l.span, l.noted))
 	}
+}
+
+func (n *TraceNote) exemplar(span SpanID, v noted) exemplar {
+	return exemplar{trace: n.trace, span: span, ns: v.ns, atUnixNS: v.atUnixNS}
 }

@@ -20,12 +20,14 @@ type engineState struct {
 type item struct {
 	chunk
 	eng  *engineState
-	note *collector.TraceNote // of the whole step; nil for none
+	note *collector.TraceNote // of the whole step; nil for none, or when it was forgotten
 }
 
 // queue holds items in order of arrival, bounded by the bytes in them. The
 // sender takes the oldest; until it has settled them they count as queued. When
-// room is needed the oldest items go, except those on their way at that moment.
+// room is needed the oldest items go, except those on their way at that moment. The
+// notes beside them are bounded too: the oldest are forgotten, and those traces become
+// no exemplars, for which the latest are wanted anyway.
 type queue struct {
 	mu      sync.Mutex
 	items   []item // a ring: n items from head
@@ -35,6 +37,8 @@ type queue struct {
 	onWay   bool   // taken is in a request now
 	bytes   int    // of items and taken
 	limit   int
+	notes   int    // bytes of the notes of items and taken, once for each of a step's items
+	bare    int    // how many of items, from head on, have no note for certain
 	closed  bool
 	dropped [collector.NumDropReasons]uint64 // units, ever
 
@@ -50,6 +54,8 @@ const (
 	// than they have room for. What waits beyond it, as during an outage, is moved
 	// to memory of its own length.
 	roomyBytes = 256 << 10
+	// noteLimit bounds the notes: some seven thousand steps of two lanes.
+	noteLimit = 1 << 20
 )
 
 func newQueue(limit int) *queue { return &queue{limit: limit, items: make([]item, 64)} }
@@ -112,6 +118,13 @@ func (q *queue) push(it item) bool {
 	q.items[(q.head+q.n)%len(q.items)] = it
 	q.n++
 	q.bytes += len(it.buf)
+	q.notes += it.note.Bytes()
+	for q.notes > noteLimit && q.bare < q.n {
+		old := &q.items[(q.head+q.bare)%len(q.items)]
+		q.notes -= old.note.Bytes()
+		old.note = nil
+		q.bare++
+	}
 	return true
 }
 
@@ -127,15 +140,17 @@ func (q *queue) pop() (it item, ok bool) {
 		return it, false
 	}
 	q.bytes -= len(it.buf)
+	q.notes -= it.note.Bytes()
 	return it, true
 }
 
 // popWaiting removes the oldest of items, of which there must be one. Its bytes
-// still count.
+// and its note still count.
 func (q *queue) popWaiting() (it item) {
 	it, q.items[q.head] = q.items[q.head], item{}
 	q.head = (q.head + 1) % len(q.items)
 	q.n--
+	q.bare = max(0, q.bare-1)
 	return it
 }
 
@@ -179,6 +194,7 @@ func (q *queue) settle() {
 	defer q.mu.Unlock()
 	for i := range q.taken {
 		q.bytes -= len(q.taken[i].buf)
+		q.notes -= q.taken[i].note.Bytes()
 		q.give(q.taken[i].buf)
 		q.taken[i] = item{}
 	}
