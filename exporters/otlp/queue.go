@@ -37,8 +37,8 @@ type queue struct {
 	onWay   bool   // taken is in a request now
 	bytes   int    // of items and taken
 	limit   int
-	notes   int    // bytes of the notes of items and taken, once for each of a step's items
-	bare    int    // how many of items, from head on, have no note for certain
+	notes   int // bytes of the notes of items and taken, once for each of a step's items
+	bare    int // how many of items, from head on, have no note for certain
 	closed  bool
 	dropped [collector.NumDropReasons]uint64 // units, ever
 
