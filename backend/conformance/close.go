@@ -16,6 +16,7 @@ var closeTests = []test{
 	{"with work in flight", closeBusy},
 	{"with a capture open", closeCapturing},
 	{"while others launch", closeRacing},
+	{"while others allocate", closeAllocating},
 	{"with lanes open", closeOpenLanes},
 	{"after its hub", closeAfterHub},
 }
@@ -163,6 +164,41 @@ func closeRacing(s *suite, t *testing.T) {
 		wg.Wait()
 		if refused.Load() == 0 {
 			t.Error("no launch was refused after Close")
+		}
+	}
+}
+
+// closeAllocating: an allocation that was made is swept, however close to Close it was.
+// There are more goroutines than processors, so that some are stopped anywhere.
+func closeAllocating(s *suite, t *testing.T) {
+	for range 20 {
+		r := s.rig(t, nil)
+		var wg sync.WaitGroup
+		var made atomic.Int64
+		for w := range 8 {
+			wg.Go(func() {
+				for i := 0; ; i++ {
+					var err error
+					switch (w + i) % 8 {
+					case 0:
+						_, err = r.gpu.AllocArena(100)
+					case 1:
+						_, err = r.gpu.AllocManaged(100)
+					default:
+						_, err = r.gpu.Alloc(100)
+					}
+					if err != nil {
+						return
+					}
+					made.Add(1)
+				}
+			})
+		}
+		until(t, "some allocations are made", func() bool { return made.Load() > 100 })
+		r.ok(r.gpu.Close())
+		wg.Wait()
+		if m := r.totals(); m.LiveBytes != 0 || m.LiveCount != 0 || m.ArenaBytes != 0 {
+			t.Fatalf("%d made, %d live and %d bytes of arenas after Close", made.Load(), m.LiveCount, m.ArenaBytes)
 		}
 	}
 }

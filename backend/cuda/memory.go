@@ -14,7 +14,10 @@ import (
 func (g *GPU) Alloc(bytes int) (backend.DevicePtr, error) {
 	p := g.led.Begin(spanring.AllocDevice, int64(bytes))
 	at, err := g.alloc(p, bytes, "allocate %d bytes", g.ctx.alloc)
-	p.Done(uint64(at)) // here, one call from the engine: the ledger looks for it
+	if err == nil {
+		p.Done(uint64(at)) // here, one call from the engine: the ledger looks for it
+		g.release()
+	}
 	return at, err
 }
 
@@ -22,34 +25,44 @@ func (g *GPU) Alloc(bytes int) (backend.DevicePtr, error) {
 func (g *GPU) AllocManaged(bytes int) (backend.DevicePtr, error) {
 	p := g.led.Begin(spanring.AllocManaged, int64(bytes))
 	at, err := g.alloc(p, bytes, "allocate %d bytes of managed memory", g.ctx.allocManaged)
-	p.Done(uint64(at))
+	if err == nil {
+		p.Done(uint64(at))
+		g.release()
+	}
 	return at, err
 }
 
-// alloc asks the driver for what is pending and fills its guard band. On failure
-// it returns 0, which Done ignores.
-func (g *GPU) alloc(p ledger.Pending, bytes int, op string, ask func(int) (backend.DevicePtr, Result)) (at backend.DevicePtr, err error) {
-	if r := g.call(func() Result {
-		if bytes <= 0 {
-			return ErrInvalidValue
+// alloc asks the driver for what is pending and fills its guard band. On success the
+// caller puts it on the ledger and then calls release: until then Close does not
+// sweep, or it would miss the allocation.
+func (g *GPU) alloc(p ledger.Pending, bytes int, op string, ask func(int) (backend.DevicePtr, Result)) (backend.DevicePtr, error) {
+	r := ErrDeinitialized
+	if g.acquire() {
+		var at backend.DevicePtr
+		if at, r = g.ask(p, bytes, ask); r == Success {
+			return at, nil
 		}
-		q, r := ask(int(p.AskBytes()))
-		if r != Success {
-			return r
-		}
-		if offset, n, fill := p.Guard(); n > 0 {
-			if r := g.band.fill(g, uint64(q)+uint64(offset), n, fill, true); r != Success {
-				_ = g.ctx.free(q)
-				return r
-			}
-		}
-		at = q
-		return Success
-	}); r != Success {
-		p.Failed()
-		return 0, g.fail(r, op, bytes)
+		g.release()
 	}
-	return at, nil
+	p.Failed()
+	return 0, g.fail(r, op, bytes)
+}
+
+func (g *GPU) ask(p ledger.Pending, bytes int, ask func(int) (backend.DevicePtr, Result)) (backend.DevicePtr, Result) {
+	if bytes <= 0 {
+		return 0, ErrInvalidValue
+	}
+	at, r := ask(int(p.AskBytes()))
+	if r != Success {
+		return 0, r
+	}
+	if offset, n, fill := p.Guard(); n > 0 {
+		if r := g.band.fill(g, uint64(at)+uint64(offset), n, fill, true); r != Success {
+			_ = g.ctx.free(at)
+			return 0, r
+		}
+	}
+	return at, Success
 }
 
 // AllocArena allocates device memory off the ledger.

@@ -12,7 +12,10 @@ import (
 func (g *GPU) Alloc(bytes int) (backend.DevicePtr, error) {
 	p := g.led.Begin(spanring.AllocDevice, int64(bytes))
 	at, err := g.alloc("Alloc", p, bytes)
-	p.Done(uint64(at)) // here, one call from the engine: the ledger looks for it
+	if err == nil {
+		p.Done(uint64(at)) // here, one call from the engine: the ledger looks for it
+		g.allocating.Done()
+	}
 	return at, err
 }
 
@@ -20,17 +23,22 @@ func (g *GPU) Alloc(bytes int) (backend.DevicePtr, error) {
 func (g *GPU) AllocManaged(bytes int) (backend.DevicePtr, error) {
 	p := g.led.Begin(spanring.AllocDevice, int64(bytes))
 	at, err := g.alloc("AllocManaged", p, bytes)
-	p.Done(uint64(at))
+	if err == nil {
+		p.Done(uint64(at))
+		g.allocating.Done()
+	}
 	return at, err
 }
 
-// alloc takes the memory for what is pending and fills its guard band. On failure
-// it returns 0, which Done ignores.
+// alloc takes the memory for what is pending and fills its guard band. On success the
+// caller puts it on the ledger and says so to allocating.
 func (g *GPU) alloc(method string, p ledger.Pending, bytes int) (backend.DevicePtr, error) {
 	at, err := g.take(method, bytes, p.AskBytes()-int64(bytes))
 	if err == nil {
 		if offset, n, fill := p.Guard(); n > 0 {
-			err = g.set(uint64(at)+uint64(offset), n, fill)
+			if err = g.set(uint64(at)+uint64(offset), n, fill); err != nil {
+				g.allocating.Done()
+			}
 		}
 	}
 	if err != nil {
@@ -40,17 +48,25 @@ func (g *GPU) alloc(method string, p ledger.Pending, bytes int) (backend.DeviceP
 	return at, nil
 }
 
-// take takes bytes and what comes on top from the device's memory.
+// take takes bytes and what comes on top from the device's memory. On success Close
+// does not sweep until allocating is told that it is on the ledger.
 func (g *GPU) take(method string, bytes int, more int64) (backend.DevicePtr, error) {
 	err := g.enter(method)
-	g.mu.Unlock()
-	if err == nil && bytes <= 0 {
-		err = errInvalidValue
+	if err == nil {
+		g.allocating.Add(1)
 	}
+	g.mu.Unlock()
 	if err != nil {
 		return 0, err
 	}
-	return g.mem.alloc(bytes + int(more))
+	var at backend.DevicePtr
+	if err = errInvalidValue; bytes > 0 {
+		at, err = g.mem.alloc(bytes + int(more))
+	}
+	if err != nil {
+		g.allocating.Done()
+	}
+	return at, err
 }
 
 // AllocArena allocates device memory off the ledger.
@@ -60,6 +76,7 @@ func (g *GPU) AllocArena(bytes int) (backend.DevicePtr, error) {
 		return 0, fmt.Errorf("sim: allocate an arena of %d bytes: %w", bytes, err)
 	}
 	g.led.Arena(uint64(p), int64(bytes))
+	g.allocating.Done()
 	return p, nil
 }
 

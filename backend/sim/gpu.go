@@ -33,6 +33,10 @@ type GPU struct {
 	ops    *backend.OpCache
 	pinned hostMemory
 
+	// allocating are allocations that are the device's and not yet on the ledger. They
+	// are added under the lock while the GPU is not closing.
+	allocating sync.WaitGroup
+
 	debugSync bool
 	bootNS    int64
 	host      backend.Stream // what DefaultStream returns
@@ -258,6 +262,7 @@ func (g *GPU) Close() error {
 		cancel()
 	}
 	left := g.drain(ctx)
+	g.allocating.Wait() // for a moment: since closing was set there are no more
 	// While the ledger still writes to the ring.
 	scratch := g.ops.Release(g.freeTaken)
 	_, swept := g.sweep()
