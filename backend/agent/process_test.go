@@ -91,14 +91,19 @@ func open(t *testing.T, path string) *spanring.Reader {
 	return r
 }
 
-// within polls until ok or ten seconds are over.
+// within polls until ok or ten seconds are over: another process's memory tells of no
+// change.
 func within(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); !ok(); {
-		if time.Now().After(deadline) {
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	deadline := time.After(10 * time.Second)
+	for !ok() {
+		select {
+		case <-tick.C:
+		case <-deadline:
 			t.Fatalf("not within ten seconds: %s", what)
 		}
-		time.Sleep(time.Millisecond)
 	}
 }
 

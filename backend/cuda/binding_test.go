@@ -568,10 +568,16 @@ func stall(t testing.TB, ctl *control.Driver, s backend.Stream, on bool) {
 	}
 }
 
+// until polls, for ten seconds at most: a driver tells of nothing by itself.
 func until(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	for end := time.Now().Add(10 * time.Second); !ok(); time.Sleep(100 * time.Microsecond) {
-		if time.Now().After(end) {
+	tick := time.NewTicker(100 * time.Microsecond)
+	defer tick.Stop()
+	deadline := time.After(10 * time.Second)
+	for !ok() {
+		select {
+		case <-tick.C:
+		case <-deadline:
 			t.Fatalf("waited in vain until %s", what)
 		}
 	}
