@@ -95,6 +95,12 @@ bench: ## benchmarks, ns/op and allocs/op; ratios are taken within one run
 gpu-test: ## the conformance suite on this machine's GPU
 	LANETRACE_TEST_GPU=1 $(GO) test -count=1 -v ./backend/cuda
 
+# OVERHEAD="-python python3" measures an attached PyTorch model as well.
+.PHONY: gpu-overhead
+gpu-overhead: agent ## what levels, and CUPTI, cost a step on this machine's GPU: the tables of docs/overhead.md
+	$(BUILD) -o $(BIN)/ ./examples/decode ./internal/overhead
+	./$(BIN)/overhead -raw $(BIN)/overhead.jsonl $(OVERHEAD)
+
 .PHONY: clean
 clean:
 	rm -rf $(BIN)

@@ -113,11 +113,27 @@ func (m *runningMean) observe(ns int64) {
 	m.bits.Store(math.Float64bits(v))
 }
 
-// StepTime is the running mean of the length of unarmed steps, and the share of
-// it that armed steps are reckoned to cost. Both are 0 before the first step.
-func (h *Hub) StepTime() (mean time.Duration, armedShare float64) {
-	if h == nil {
-		return 0, 0
+// Overhead is what telemetry is reckoned to cost the engine, and what was chosen to
+// bound it.
+type Overhead struct {
+	// StepTime is the running mean of the length of unarmed steps, 0 before the
+	// first.
+	StepTime time.Duration
+	// KernelStride: one step in so many is armed, 0 below level kernel.
+	KernelStride uint32
+	// KernelShare is the share of step time that armed work takes at that stride.
+	KernelShare float64
+}
+
+// Overhead is what telemetry is reckoned to cost now. It is zero for a hub that is
+// off for good.
+func (h *Hub) Overhead() (o Overhead) {
+	if h == nil || h.ring == nil {
+		return o
 	}
-	return time.Duration(h.arms.meanNS()), h.arms.share()
+	o.StepTime = time.Duration(h.arms.meanNS())
+	if h.Level() >= LevelKernel {
+		o.KernelStride, o.KernelShare = h.arms.stride(), h.arms.share()
+	}
+	return o
 }

@@ -559,7 +559,7 @@ func exercise(h *Hub, dev *Device) {
 	h.Harvest()
 	dev.StreamDestroyed(0)
 	_ = h.Level()
-	_, _ = h.StepTime()
+	_ = h.Overhead()
 }
 
 func TestCloseStopsEverything(t *testing.T) {

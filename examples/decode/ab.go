@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/lanetrace/lanetrace"
+	"github.com/lanetrace/lanetrace/internal/cubench/cupti"
+	"github.com/lanetrace/lanetrace/internal/dl"
 	"github.com/lanetrace/lanetrace/spanring"
 )
 
@@ -19,22 +21,31 @@ var noStep lanetrace.Step
 const minRounds = 25
 
 // abReport is what telemetry costs a step: the same decode step again and again,
-// at each level in turn, in one process.
+// under each condition in turn, in one process.
 type abReport struct {
 	Backend  string   `json:"backend"`
 	GPU      string   `json:"gpu"`
 	Model    string   `json:"model"`
+	Graph    bool     `json:"graph"`
 	Batch    int      `json:"batch"`
 	Lanes    int      `json:"lanes_per_step"`
 	Launches int      `json:"launches_per_step"`
 	Rounds   int      `json:"rounds"`
-	Steps    int      `json:"steps_per_round_and_level"`
 	Modes    []abMode `json:"modes"`
+	// Dropped and Failed are the spans that no level timed though it should have.
+	Dropped uint64 `json:"dropped_spans"`
+	Failed  uint64 `json:"failed_spans"`
 }
 
 // abMode is one mode's figures. All times are nanoseconds a step.
 type abMode struct {
-	Async       bool           `json:"async"`
+	Async bool `json:"async"`
+	// Profiled: the conditions are without and with a profiler's activity records,
+	// at level off. Kernels is then how many it recorded a profiled step.
+	Profiled    bool           `json:"profiled"`
+	Kernels     float64        `json:"profiler_kernels_per_step"`
+	Steps       int            `json:"steps_per_round_and_level"`
+	Stride      uint32         `json:"stride"` // one step in so many was armed at level kernel
 	Levels      []abLevel      `json:"levels"`
 	Differences []abDifference `json:"differences"`
 }
@@ -48,7 +59,7 @@ type abLevel struct {
 	RoundsNS []float64 `json:"rounds_ns"`
 }
 
-// abDifference is the difference of two levels, taken within each round.
+// abDifference is the difference of two conditions, taken within each round.
 type abDifference struct {
 	Of       string  `json:"of"`
 	Over     string  `json:"over"`
@@ -62,68 +73,173 @@ type abDifference struct {
 	Share float64 `json:"share"`
 }
 
-var abLevels = []lanetrace.Level{lanetrace.LevelOff, lanetrace.LevelBasic, lanetrace.LevelLane, lanetrace.LevelKernel}
+// abCondition is what steps are measured under.
+type abCondition struct {
+	name  string
+	level lanetrace.Level
+	armed bool // every step is, not one in so many
+	prof  bool // a profiler's activity records are on
+}
 
-// measure runs the rounds, in synchronous and then in asynchronous mode. stop is
-// asked between rounds.
-func (e *engine) measure(rounds, steps int, stop func() bool) (abReport, error) {
+// abLevels are the levels, and level kernel with every step armed: of one armed step
+// in so many, a round has none or one, which is no measurement of what it costs.
+var abLevels = []abCondition{
+	{name: "off", level: lanetrace.LevelOff},
+	{name: "basic", level: lanetrace.LevelBasic},
+	{name: "lane", level: lanetrace.LevelLane},
+	{name: "kernel", level: lanetrace.LevelKernel},
+	{name: "armed", level: lanetrace.LevelKernel, armed: true},
+}
+
+// abProfiled is a profiler beside nothing at all.
+var abProfiled = []abCondition{{name: "off", level: lanetrace.LevelOff}, {name: "profiler", level: lanetrace.LevelOff, prof: true}}
+
+// abOptions say how much is measured.
+type abOptions struct {
+	rounds   int
+	steps    int           // of a round, under each condition
+	time     time.Duration // or, if it is not 0, as many as take so long at level off
+	profiler string        // the library that switches a profiler's records, or ""
+	stop     func() bool   // asked between rounds
+}
+
+// measure runs the rounds, in synchronous and then in asynchronous mode: the levels
+// and, once nothing more is to come without it, the profiler.
+func (e *engine) measure(o abOptions) (abReport, error) {
 	s := &e.model.shape
-	r := abReport{Model: s.name, Batch: s.slots, Lanes: 1, Rounds: rounds, Steps: steps}
+	r := abReport{Model: s.name, Graph: e.graphs != nil, Batch: s.slots, Lanes: 1, Rounds: o.rounds}
 	wasAsync := e.async
-	for _, async := range []bool{false, true} {
-		e.async = async
-		m, err := e.measureMode(rounds, steps, stop)
-		if err != nil {
-			return r, err
+	defer func() { e.async = wasAsync }()
+	for _, conditions := range [][]abCondition{abLevels, abProfiled} {
+		if conditions[len(conditions)-1].prof && o.profiler == "" {
+			continue
 		}
-		r.Modes = append(r.Modes, m)
+		for _, async := range []bool{false, true} {
+			e.async = async
+			m, err := e.measureMode(conditions, &o)
+			if err != nil {
+				return r, err
+			}
+			r.Modes = append(r.Modes, m)
+		}
 	}
 	r.Launches = e.plans[0].launches
-	e.async = wasAsync
+	c := e.hub.Ring().Counter
+	r.Dropped = c(spanring.CtrDropped)
+	for why := spanring.FailNone + 1; int(why) < spanring.NumReasons; why++ {
+		r.Failed += c(why.Counter())
+	}
 	return r, nil
 }
 
-func (e *engine) measureMode(rounds, steps int, stop func() bool) (abMode, error) {
-	m := abMode{Async: e.async}
-	took := make([][]float64, len(abLevels))
-	armed := make([]uint64, len(abLevels))
-	for round := -1; round < rounds; round++ { // the first warms up
-		for i := range abLevels {
-			// Each round begins with another level, and every other one goes
-			// backwards, so that no level always follows the same one.
-			at := (i + max(0, round)) % len(abLevels)
+func (e *engine) measureMode(conditions []abCondition, o *abOptions) (abMode, error) {
+	m := abMode{Async: e.async, Steps: o.steps}
+	if o.time > 0 {
+		if err := e.hub.SetLevel(lanetrace.LevelOff); err != nil {
+			return m, err
+		}
+		ns, err := e.fixedSteps(calibrationSteps)
+		if err != nil {
+			return m, err
+		}
+		m.Steps = int(min(maxRoundSteps, max(minRoundSteps, float64(o.time)/ns)))
+	}
+	took := make([][]float64, len(conditions))
+	armed := make([]uint64, len(conditions))
+	kernels := 0
+	for round := -1; round < o.rounds; round++ { // the first warms up
+		for i := range conditions {
+			// Each round begins with another condition, and every other one goes
+			// backwards, so that none always follows the same one.
+			at := (i + max(0, round)) % len(conditions)
 			if round&1 == 1 {
-				at = len(abLevels) - 1 - at
+				at = len(conditions) - 1 - at
 			}
-			if stop() {
-				return m, fmt.Errorf("interrupted in round %d of %d", round+1, rounds)
+			if o.stop() {
+				return m, fmt.Errorf("interrupted in round %d of %d", round+1, o.rounds)
 			}
-			if err := e.hub.SetLevel(abLevels[at]); err != nil {
-				return m, err
-			}
+			c := &conditions[at]
 			before := e.hub.Ring().Counter(spanring.CtrStepsArmed)
-			ns, err := e.fixedSteps(steps)
+			ns, recorded, err := e.measureCondition(c, m.Steps, o.profiler)
 			if err != nil {
 				return m, err
 			}
-			if round >= 0 {
-				took[at] = append(took[at], ns)
-				armed[at] += e.hub.Ring().Counter(spanring.CtrStepsArmed) - before
+			if round < 0 {
+				continue
+			}
+			took[at] = append(took[at], ns)
+			armed[at] += e.hub.Ring().Counter(spanring.CtrStepsArmed) - before
+			kernels += recorded
+			if c.level == lanetrace.LevelKernel && !c.armed {
+				m.Stride = e.hub.Overhead().KernelStride
 			}
 		}
 	}
-	for i, l := range abLevels {
+	name := func(i int) string { return conditions[i].name }
+	for i := range conditions {
 		q := sorted(took[i])
 		m.Levels = append(m.Levels, abLevel{
-			Level: l.String(), MedianNS: quantile(q, 0.5), LowerNS: quantile(q, 0.25), UpperNS: quantile(q, 0.75),
+			Level: name(i), MedianNS: quantile(q, 0.5), LowerNS: quantile(q, 0.25), UpperNS: quantile(q, 0.75),
 			Armed: armed[i], RoundsNS: took[i],
 		})
 	}
-	for _, d := range [][2]int{{1, 0}, {2, 1}, {3, 2}, {2, 0}, {3, 0}} {
-		m.Differences = append(m.Differences, difference(abLevels[d[0]].String(), abLevels[d[1]].String(), took[d[0]], took[d[1]]))
+	pairs := [][2]int{{1, 0}, {2, 1}, {3, 2}, {4, 2}, {2, 0}, {3, 0}}
+	if conditions[1].prof {
+		m.Profiled, m.Kernels = true, float64(kernels)/float64(o.rounds*(m.Steps+fixedWarm))
+		pairs = pairs[:1]
+	}
+	for _, d := range pairs {
+		m.Differences = append(m.Differences, difference(name(d[0]), name(d[1]), took[d[0]], took[d[1]]))
 	}
 	return m, nil
 }
+
+// measureCondition is what steps take under c, in nanoseconds each, and how many
+// kernels the profiler recorded meanwhile.
+func (e *engine) measureCondition(c *abCondition, steps int, profiler string) (ns float64, recorded int, err error) {
+	if err := e.hub.SetLevel(c.level); err != nil {
+		return 0, 0, err
+	}
+	if c.armed {
+		e.hub.Arm(uint32(fixedWarm + steps))
+	}
+	if !c.prof {
+		ns, err = e.fixedSteps(steps)
+		return ns, 0, err
+	}
+	before, err := dl.Call(profiler, cupti.Kernels)
+	if err != nil {
+		return 0, 0, fmt.Errorf("profiler: %w", err)
+	}
+	if err := callProfiler(profiler, cupti.On); err != nil {
+		return 0, 0, err
+	}
+	ns, err = e.fixedSteps(steps)
+	if off := callProfiler(profiler, cupti.Off); err == nil {
+		err = off
+	}
+	after, _ := dl.Call(profiler, cupti.Kernels)
+	return ns, after - before, err
+}
+
+func callProfiler(library, function string) error {
+	r, err := dl.Call(library, function)
+	if err == nil && r != 0 {
+		err = fmt.Errorf("%s answers %d", function, r)
+	}
+	if err != nil {
+		return fmt.Errorf("profiler: %w", err)
+	}
+	return nil
+}
+
+// How many steps tell how long one takes, and the bounds of what a round of a given
+// time has.
+const (
+	calibrationSteps = 50
+	minRoundSteps    = 8
+	maxRoundSteps    = 20_000
+)
 
 // fixedWarm steps go before each measurement at a level.
 const fixedWarm = 8
@@ -237,14 +353,18 @@ func (r *abReport) close(*lanetrace.Hub) {}
 
 func (r *abReport) print(out io.Writer) error {
 	w := bufio.NewWriter(out)
-	fmt.Fprintf(w, "%s (%s), model %s: batch %d, %d launches and %d lane a step; %d rounds of %d steps at each level\n",
-		r.GPU, r.Backend, r.Model, r.Batch, r.Launches, r.Lanes, r.Rounds, r.Steps)
+	how := "eager"
+	if r.Graph {
+		how = "a graph"
+	}
+	fmt.Fprintf(w, "%s (%s), model %s, %s: batch %d, %d launches and %d lane a step; %d rounds\n",
+		r.GPU, r.Backend, r.Model, how, r.Batch, r.Launches, r.Lanes, r.Rounds)
 	for _, m := range r.Modes {
 		name := "synchronous"
 		if m.Async {
 			name = "asynchronous"
 		}
-		fmt.Fprintf(w, "\n%s step, µs: median (quartiles)\n", name)
+		fmt.Fprintf(w, "\n%s step, µs, %d steps a round: median (quartiles)\n", name, m.Steps)
 		for _, l := range m.Levels {
 			fmt.Fprintf(w, "  %-14s %10.2f (%.2f to %.2f)", l.Level, l.MedianNS/1e3, l.LowerNS/1e3, l.UpperNS/1e3)
 			if l.Armed > 0 {
@@ -252,11 +372,17 @@ func (r *abReport) print(out io.Writer) error {
 			}
 			fmt.Fprintln(w)
 		}
+		if m.Profiled {
+			fmt.Fprintf(w, "kernels recorded a profiled step: %.1f\n", m.Kernels)
+		}
 		fmt.Fprintln(w, "differences within a round, µs: median [95 % confidence] (quartiles)")
 		for _, d := range m.Differences {
 			fmt.Fprintf(w, "  %-14s %+10.2f [%+.2f to %+.2f] (%+.2f to %+.2f), %+.3f %%\n", d.Of+" - "+d.Over,
 				d.MedianNS/1e3, d.LowNS/1e3, d.HighNS/1e3, d.LowerNS/1e3, d.UpperNS/1e3, 100*d.Share)
 		}
+	}
+	if r.Dropped+r.Failed > 0 {
+		fmt.Fprintf(w, "\nspans dropped: %d, failed: %d\n", r.Dropped, r.Failed)
 	}
 	return w.Flush()
 }

@@ -3,12 +3,17 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"math"
+	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/lanetrace/lanetrace/internal/dl"
 )
 
 func TestMeasureEachLevel(t *testing.T) {
@@ -21,20 +26,28 @@ func TestMeasureEachLevel(t *testing.T) {
 	if err := json.Unmarshal(out.Bytes(), &r); err != nil {
 		t.Fatal(err)
 	}
-	if r.Backend != "sim" || r.Batch != 1 || r.Lanes != 1 || r.Launches != 4+9*shapes["tiny"].layers || r.Rounds != 25 || r.Steps != 4 {
+	if r.Backend != "sim" || r.Batch != 1 || r.Lanes != 1 || r.Launches != 4+9*shapes["tiny"].layers || r.Rounds != 25 || r.Graph {
 		t.Errorf("%+v", r)
 	}
 	if len(r.Modes) != 2 || r.Modes[0].Async || !r.Modes[1].Async {
 		t.Fatalf("modes %+v", r.Modes)
 	}
+	if r.Dropped != 0 || r.Failed != 0 {
+		t.Errorf("%d spans dropped, %d failed", r.Dropped, r.Failed)
+	}
 	for _, m := range r.Modes {
+		if m.Steps != 4 || m.Stride < 64 || m.Profiled {
+			t.Errorf("%d steps a round, one in %d armed, profiled %v", m.Steps, m.Stride, m.Profiled)
+		}
 		var levels, differences []string
 		for i, l := range m.Levels {
 			levels = append(levels, l.Level)
 			if len(l.RoundsNS) != 25 || !(l.LowerNS <= l.MedianNS && l.MedianNS <= l.UpperNS) || l.LowerNS <= 0 {
 				t.Errorf("level %+v", l)
 			}
-			if (l.Armed > 0) != (i == 3) {
+			// One in so many at level kernel, which may be none of these, and each of
+			// them, those that warm up too, where every one is asked for.
+			if l.Armed > 0 != (i >= 3) && i != 3 || i == 4 && l.Armed != 25*(4+fixedWarm) {
 				t.Errorf("level %s armed %d steps", l.Level, l.Armed)
 			}
 		}
@@ -44,10 +57,10 @@ func TestMeasureEachLevel(t *testing.T) {
 				t.Errorf("difference %+v", d)
 			}
 		}
-		if diff := cmp.Diff([]string{"off", "basic", "lane", "kernel"}, levels); diff != "" {
+		if diff := cmp.Diff([]string{"off", "basic", "lane", "kernel", "armed"}, levels); diff != "" {
 			t.Error(diff)
 		}
-		if diff := cmp.Diff([]string{"basic-off", "lane-basic", "kernel-lane", "lane-off", "kernel-off"}, differences); diff != "" {
+		if diff := cmp.Diff([]string{"basic-off", "lane-basic", "kernel-lane", "armed-lane", "lane-off", "kernel-off"}, differences); diff != "" {
 			t.Error(diff)
 		}
 	}
@@ -59,6 +72,52 @@ func TestMeasureEachLevel(t *testing.T) {
 		if !strings.Contains(text.String(), want) {
 			t.Errorf("no %q in:\n%s", want, &text)
 		}
+	}
+}
+
+// TestMeasureAProfiler: a library that says how many kernels it saw stands in for
+// CUPTI. It is on in every other round only, and a round has as many steps as take
+// the time.
+func TestMeasureAProfiler(t *testing.T) {
+	lib := filepath.Join(t.TempDir(), "profiler.so")
+	if out, err := exec.Command("gcc", "-shared", "-fPIC", "-Wall", "-Werror", "-o", lib, "testdata/profiler.c").CombinedOutput(); err != nil {
+		t.Fatalf("gcc: %v: %s", err, out)
+	}
+	if err := dl.Probe(lib); errors.Is(err, dl.ErrNoCgo) {
+		t.Skip(err)
+	}
+	args := func(lib string) []string {
+		return []string{"--backend", "sim", "--json", "--no-verify", "--max-batch", "1", "--graph", "--ab", "25", "--ab-time", "100us", "--ab-profiler", lib, "--dir", ringDir(t)}
+	}
+	var out, errs bytes.Buffer
+	if status := run(t.Context(), args(lib), &out, &errs, func(string) string { return "" }); status != exitOK {
+		t.Fatalf("status %d: %s", status, &errs)
+	}
+	var r abReport
+	if err := json.Unmarshal(out.Bytes(), &r); err != nil {
+		t.Fatal(err)
+	}
+	if len(r.Modes) != 4 || !r.Graph || r.Launches != 1 {
+		t.Fatalf("%d modes, graph %v, %d launches a step", len(r.Modes), r.Graph, r.Launches)
+	}
+	for i, m := range r.Modes {
+		if m.Steps < minRoundSteps || m.Profiled != (i >= 2) || m.Async != (i%2 == 1) {
+			t.Errorf("mode %d: %d steps a round, profiled %v, async %v", i, m.Steps, m.Profiled, m.Async)
+		}
+		if !m.Profiled {
+			continue
+		}
+		if len(m.Levels) != 2 || m.Levels[1].Level != "profiler" || len(m.Differences) != 1 || m.Differences[0].Of != "profiler" {
+			t.Errorf("levels %+v, differences %+v", m.Levels, m.Differences)
+		}
+		// The library says 100 kernels each time that it is switched off.
+		if want := 100 / float64(m.Steps+fixedWarm); m.Kernels != want {
+			t.Errorf("%v kernels a profiled step, want %v", m.Kernels, want)
+		}
+	}
+	got := decode(t, t.Context(), args(lib+".not")...)
+	if got.status != exitFailed || !strings.Contains(got.stderr, "decode: profiler: ") {
+		t.Errorf("status %d: %s", got.status, got.stderr)
 	}
 }
 

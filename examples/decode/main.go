@@ -44,6 +44,8 @@ type flags struct {
 	Overrun  bool          `help:"Write past the end of an allocation once, with guard bands of 64 bytes unless LANETRACE_REDZONE says otherwise."`
 	AB       int           `name:"ab" placeholder:"ROUNDS" help:"Measure what each level costs a step, in so many rounds, and serve nothing."`
 	ABSteps  int           `name:"ab-steps" default:"200" help:"Steps of a round at each level."`
+	ABTime   time.Duration `name:"ab-time" placeholder:"T" help:"Steps of a round instead: as many as take so long at level off."`
+	ABProf   string        `name:"ab-profiler" placeholder:"LIBRARY" help:"Measure besides what a profiler's records cost, switched by a library made from internal/cubench/cupti."`
 	JSON     bool          `help:"Print the summary or the measurement as JSON."`
 }
 
@@ -136,6 +138,8 @@ func (f *flags) config(getenv func(string) string) (lanetrace.Config, error) {
 		err = fmt.Errorf("--perturb and --ab: want one of them")
 	case f.ABSteps < 1:
 		err = fmt.Errorf("--ab-steps %d: want 1 or more", f.ABSteps)
+	case f.ABTime < 0:
+		err = fmt.Errorf("--ab-time %v: want a time", f.ABTime)
 	}
 	return cfg, err
 }
@@ -237,7 +241,9 @@ func (f *flags) engine(ctx context.Context, hub *lanetrace.Hub, dev device, log 
 		if err := hub.Disabled(); err != nil {
 			return nil, fmt.Errorf("nothing to measure, telemetry is off: %w", err)
 		}
-		r, err := e.measure(f.AB, f.ABSteps, func() bool { return ctx.Err() != nil })
+		r, err := e.measure(abOptions{
+			rounds: f.AB, steps: f.ABSteps, time: f.ABTime, profiler: f.ABProf, stop: func() bool { return ctx.Err() != nil },
+		})
 		r.Backend, r.GPU = dev.backend, dev.gpu.Name()
 		return &r, err
 	}

@@ -1,0 +1,167 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// options are the command's.
+type options struct {
+	decode  string
+	backend string
+	rounds  int
+	time    time.Duration
+	shapes  string
+	cupti   string
+	cuda    string
+	raw     string
+
+	python, agent, llama string
+	pythonRounds         int
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	os.Exit(command(ctx, os.Args[1:], os.Stdout, os.Stderr))
+}
+
+// command is the whole command: 0 when it has measured, 1 when something failed, 2
+// for flags that cannot be.
+func command(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	var o options
+	fs := flag.NewFlagSet("overhead", flag.ContinueOnError)
+	fs.SetOutput(stderr)
+	fs.StringVar(&o.decode, "decode", "bin/decode", "the example engine")
+	fs.StringVar(&o.backend, "backend", "cuda", "its GPU: cuda, or sim, whose figures mean nothing")
+	fs.IntVar(&o.rounds, "rounds", 31, "rounds, at least 25")
+	fs.DurationVar(&o.time, "time", 40*time.Millisecond, "of a round, under each condition")
+	fs.StringVar(&o.shapes, "shapes", "short,middling,long", "kernels' lengths")
+	fs.StringVar(&o.cupti, "cupti", "auto", "auto: made with gcc where CUPTI is installed; none; or a library made from internal/cubench/cupti")
+	fs.StringVar(&o.cuda, "cuda", "", "the CUDA toolkit (default: CUDA_HOME, then /usr/local/cuda*)")
+	fs.StringVar(&o.raw, "raw", "", "a file for every round's figures, a JSON document a line")
+	fs.StringVar(&o.python, "python", "", "Python with torch and transformers, for the attached model")
+	fs.StringVar(&o.agent, "agent", "bin/liblanetrace.so", "the library that attaches to it")
+	fs.StringVar(&o.llama, "llama", "examples/python/llama.py", "the model")
+	fs.IntVar(&o.pythonRounds, "python-rounds", 25, "rounds of the attached model")
+	if err := fs.Parse(args); err != nil {
+		if errors.Is(err, flag.ErrHelp) {
+			return 0
+		}
+		return 2
+	}
+	if err := o.check(fs); err != nil {
+		fmt.Fprintln(stderr, "overhead:", err)
+		return 2
+	}
+	if err := o.measure(ctx, stdout, stderr); err != nil {
+		fmt.Fprintln(stderr, "overhead:", err)
+		return 1
+	}
+	return 0
+}
+
+func (o *options) check(fs *flag.FlagSet) error {
+	if fs.NArg() > 0 {
+		return fmt.Errorf("unexpected argument %q", fs.Arg(0))
+	}
+	if o.rounds < 25 || o.pythonRounds < 25 {
+		return errors.New("want at least 25 rounds: with fewer the interval of a median says little")
+	}
+	if o.time <= 0 {
+		return fmt.Errorf("-time %v: want more than 0", o.time)
+	}
+	for _, s := range strings.Split(o.shapes, ",") {
+		if !slices.ContainsFunc(shapes, func(x shape) bool { return x.name == s }) {
+			return fmt.Errorf("-shapes: no shape %q", s)
+		}
+	}
+	return nil
+}
+
+// measure prints what it measures as it comes, tables when all of theirs is there.
+func (o *options) measure(ctx context.Context, w, stderr io.Writer) error {
+	lib, err := o.profiler(ctx)
+	if err != nil {
+		fmt.Fprintf(w, "Left out, CUPTI: %v\n", err)
+	}
+	if lib != "" && lib != o.cupti {
+		defer os.RemoveAll(filepath.Dir(lib))
+	}
+	var rows []row
+	var gpu string
+	var dropped, failed uint64
+	for _, s := range shapes {
+		if !slices.Contains(strings.Split(o.shapes, ","), s.name) {
+			continue
+		}
+		for _, graph := range []bool{false, true} {
+			begin := time.Now()
+			r, err := o.runDecode(ctx, s, graph, lib)
+			if err != nil {
+				return err
+			}
+			fmt.Fprintf(stderr, "overhead: %s, graph %v: %.1f s\n", s.name, graph, time.Since(begin).Seconds())
+			gpu = r.GPU + " (" + r.Backend + ")"
+			dropped, failed = dropped+r.Dropped, failed+r.Failed
+			for i := range r.Modes {
+				rows = append(rows, row{fmt.Sprintf("%s (batch %d)", s.name, r.Batch), r.Launches, graph, r.Rounds, &r.Modes[i]})
+			}
+		}
+	}
+	fmt.Fprintf(w, "%s, %d rounds, spans dropped %d, failed %d\n", gpu, o.rounds, dropped, failed)
+	levelTables(w, rows)
+	profilerTable(w, rows)
+	return o.pythonTable(ctx, w)
+}
+
+// profiler is the library that switches CUPTI's records, "" with the reason why there
+// is none.
+func (o *options) profiler(ctx context.Context) (string, error) {
+	switch o.cupti {
+	case "none":
+		return "", errors.New("not asked for")
+	case "auto":
+		dir, err := os.MkdirTemp("", "lanetrace-cupti-")
+		if err != nil {
+			return "", err
+		}
+		lib, err := buildCUPTI(ctx, dir, o.cuda)
+		if err != nil {
+			_ = os.RemoveAll(dir)
+			return "", err
+		}
+		return lib, nil
+	}
+	return o.cupti, nil
+}
+
+// keep appends a document to the raw file, as one line.
+func (o *options) keep(document []byte) error {
+	if o.raw == "" {
+		return nil
+	}
+	var line bytes.Buffer
+	if err := json.Compact(&line, document); err != nil {
+		return fmt.Errorf("not JSON: %w", err)
+	}
+	f, err := os.OpenFile(o.raw, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
+	if err != nil {
+		return err
+	}
+	line.WriteByte('\n')
+	_, err = f.Write(line.Bytes())
+	return errors.Join(err, f.Close())
+}

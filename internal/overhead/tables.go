@@ -1,0 +1,95 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"math"
+)
+
+// row is one line of the tables: a shape's mode.
+type row struct {
+	shape    string
+	launches int
+	graph    bool
+	rounds   int
+	m        *mode
+}
+
+func (r *row) step() string {
+	how := "eager"
+	if r.graph {
+		how = "graph"
+	}
+	sync := "waits"
+	if r.m.Async {
+		sync = "runs ahead"
+	}
+	return fmt.Sprintf("%s, %s, the host %s", r.shape, how, sync)
+}
+
+// micros is a time in µs, with the digits that a measurement of this kind has.
+func micros(ns float64) string {
+	if math.Abs(ns) >= 1e6 {
+		return fmt.Sprintf("%.0f", ns/1e3)
+	}
+	return fmt.Sprintf("%.1f", ns/1e3)
+}
+
+// interval is a difference with the interval that holds its median 95 times in 100.
+func (d *difference) interval() string {
+	if d == nil {
+		return "-"
+	}
+	return fmt.Sprintf("%+.1f [%+.1f to %+.1f]", d.MedianNS/1e3, d.LowNS/1e3, d.HighNS/1e3)
+}
+
+func (d *difference) percent() string {
+	if d == nil {
+		return "-"
+	}
+	return fmt.Sprintf("%.2f %%", 100*d.Share)
+}
+
+// levelTables print what levels cost: a step at off and what each level adds, then
+// what arming does.
+func levelTables(w io.Writer, rows []row) {
+	fmt.Fprint(w, "\n| step | launches | at off, µs | basic - off, µs | lane - basic, µs | of the step | rounds × steps |\n| --- | --- | --- | --- | --- | --- | --- |\n")
+	for i := range rows {
+		r := &rows[i]
+		if r.m.Profiled {
+			continue
+		}
+		lane := r.m.difference("lane", "basic")
+		fmt.Fprintf(w, "| %s | %d | %s | %s | %s | %s | %d × %d |\n", r.step(), r.launches, micros(r.m.level("off")),
+			r.m.difference("basic", "off").interval(), lane.interval(), lane.percent(), r.rounds, r.m.Steps)
+	}
+	fmt.Fprint(w, "\n| step | an armed step - lane, µs | a launch, µs | armed, one in | so kernel - lane, µs | of the step | measured, µs |\n| --- | --- | --- | --- | --- | --- | --- |\n")
+	for i := range rows {
+		r := &rows[i]
+		armed := r.m.difference("armed", "lane")
+		if r.m.Profiled || armed == nil || r.m.Stride == 0 || r.launches == 0 {
+			continue
+		}
+		each := armed.MedianNS / float64(r.m.Stride)
+		fmt.Fprintf(w, "| %s | %s | %.2f | %d | %+.2f | %.3f %% | %s |\n", r.step(), armed.interval(), armed.MedianNS/float64(r.launches)/1e3,
+			r.m.Stride, each/1e3, 100*each/r.m.level("lane"), r.m.difference("kernel", "lane").interval())
+	}
+}
+
+// profilerTable prints what CUPTI's records cost the same steps. Before is the step at
+// off while CUPTI had not been asked for anything yet.
+func profilerTable(w io.Writer, rows []row) {
+	before := make(map[string]float64)
+	head := "\n| step | before CUPTI, µs | records off, µs | on - off, µs | of the step | kernels recorded a step |\n| --- | --- | --- | --- | --- | --- |\n"
+	for i := range rows {
+		r := &rows[i]
+		if !r.m.Profiled {
+			before[r.step()] = r.m.level("off")
+			continue
+		}
+		d := r.m.difference("profiler", "off")
+		fmt.Fprintf(w, "%s| %s | %s | %s | %s | %s | %.1f |\n", head, r.step(), micros(before[r.step()]), micros(r.m.level("off")),
+			d.interval(), d.percent(), r.m.Kernels)
+		head = ""
+	}
+}

@@ -1,0 +1,1 @@
+// Stands in for the toolkit's header of this name.
