@@ -108,17 +108,6 @@ func TestSketch(t *testing.T) {
 	}
 }
 
-// The bucket of a value holds it, whatever the value.
-func TestPlace(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		v := rapid.Uint64().Draw(t, "v")
-		o, i := place(v)
-		if m := middle(o, i); math.Abs(m-float64(v)) > float64(v)/1000+0.5 {
-			t.Fatalf("%d falls into a bucket around %v", v, m)
-		}
-	})
-}
-
 func TestNiceColumn(t *testing.T) {
 	for _, tc := range []struct {
 		length int64

@@ -1,6 +1,6 @@
 package main
 
-import "math/bits"
+import "github.com/lanetrace/lanetrace/internal/loglinear"
 
 // histogram counts durations in buckets of at most 3 % width, from 1 ns to an hour.
 type histogram struct {
@@ -9,45 +9,24 @@ type histogram struct {
 }
 
 const (
-	histSub     = 5 // each doubling has 1 << histSub buckets
-	histBuckets = 42 << histSub
+	histScale   = loglinear.Scale(5)
+	histBuckets = 42 << histScale
 )
 
-func bucketOf(ns int64) int {
-	v := uint64(max(ns, 0))
-	if v < 1<<histSub {
-		return int(v)
-	}
-	shift := bits.Len64(v) - histSub - 1
-	return min((shift+1)<<histSub+int(v>>shift)-1<<histSub, histBuckets-1)
-}
-
-// floorOf is the least duration of a bucket, in ns.
-func floorOf(b int) int64 {
-	if b < 1<<histSub {
-		return int64(b)
-	}
-	shift := b>>histSub - 1
-	return int64(b&(1<<histSub-1)+1<<histSub) << shift
-}
-
 func (h *histogram) add(ns int64) {
-	h.counts[bucketOf(ns)]++
+	h.counts[min(histScale.Bucket(uint64(max(ns, 0))), histBuckets-1)]++
 	h.n++
 }
 
-// quantile is the duration that a share q of all does not exceed, in ns, to 3 %; 0
-// when there is none.
+// quantile is the duration that a share q of all does not exceed, in ns, less at most
+// 3 %: the least of its bucket. It is 0 when there is none.
 func (h *histogram) quantile(q float64) int64 {
-	if h.n == 0 {
-		return 0
-	}
-	rank := uint64(q * float64(h.n-1))
+	want := loglinear.Rank(q, h.n)
+	var seen uint64
 	for b, n := range h.counts {
-		if rank < n {
-			return floorOf(b)
+		if seen += n; seen >= want {
+			return int64(histScale.Floor(b))
 		}
-		rank -= n
 	}
-	return floorOf(histBuckets - 1)
+	return 0
 }
