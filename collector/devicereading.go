@@ -1,5 +1,30 @@
 package collector
 
+import (
+	"fmt"
+
+	"github.com/lanetrace/lanetrace/spanring"
+)
+
+// Device names a GPU.
+type Device struct {
+	UUID [16]byte
+	Name string // what the driver calls its model
+}
+
+// ID is the UUID as the driver writes it.
+func (d *Device) ID() string {
+	u := &d.UUID
+	return fmt.Sprintf("GPU-%x-%x-%x-%x-%x", u[0:4], u[4:6], u[6:8], u[8:10], u[10:16])
+}
+
+// DeviceTap sees every reading of devices, as spanring's DeviceReading has it in
+// entries. Its method may be called from any goroutine, must not block for long and
+// keeps none of its arguments.
+type DeviceTap interface {
+	DeviceReading(d *Device, entries []spanring.Words)
+}
+
 // Opt is a value that may not be known. What a device does not report is absent,
 // which is not 0. Its zero value is absent.
 type Opt[T any] struct {
@@ -34,7 +59,7 @@ type DeviceHealth struct {
 	// Rows that were replaced because of such errors.
 	RemappedCorrected, RemappedUncorrected Opt[uint64]
 	RemapPending, RemapFailed              Opt[bool]
-	// Traffic of the last second, in bytes a second, as the device sees it.
+	// Traffic of the last second, in whole bytes a second, as the device sees it.
 	PCIeReceive, PCIeTransmit     Opt[float64]
 	NVLinkReceive, NVLinkTransmit Opt[float64]
 }
@@ -83,6 +108,19 @@ func (q DeviceQuery) String() string {
 	return "unknown"
 }
 
+// DeviceRefusal is why what was given as a reading of a device is none.
+type DeviceRefusal uint8
+
+// The reasons.
+const (
+	RefusedMalformed DeviceRefusal = iota // its entries cannot be, or do not belong together
+	RefusedStale                          // it is older than the one before it
+
+	NumDeviceRefusals
+)
+
+var deviceRefusalText = [NumDeviceRefusals]string{"malformed", "stale"}
+
 // Work is what engines did, as far as they said so in the attributes of their steps.
 type Work struct {
 	Steps         uint64 // closed, with attributes or without
@@ -126,4 +164,9 @@ type DeviceStats struct {
 	Failed   [NumDeviceQueries]uint64
 	// HeldDownNS is for how long clocks were held down, by reason, if the device tells.
 	HeldDownNS Opt[[NumHeldDownReasons]uint64]
+}
+
+// ForgetLive makes absent what is of the latest readings only.
+func (d *DeviceEnergy) ForgetLive() {
+	d.LivePerGenerated, d.LivePerToken, d.PerStepEstimate = Opt[float64]{}, Opt[float64]{}, Opt[float64]{}
 }

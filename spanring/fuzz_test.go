@@ -17,7 +17,7 @@ func decodeAll(t *testing.T, w Words) {
 	t.Helper()
 	again := func(what string, in, out any, err error) {
 		t.Helper()
-		if d := cmp.Diff(in, out); d != "" || err != nil {
+		if d := cmp.Diff(in, out, readings); d != "" || err != nil {
 			t.Fatalf("%x as %s, encoded and decoded again: %v\n%s", w, what, err, d)
 		}
 	}
@@ -89,6 +89,14 @@ func decodeAll(t *testing.T, w Words) {
 		w := r.Words()
 		out, err := w.RequestEnd()
 		again("request end", r, out, err)
+	}
+	if r, more, err := w.Device(); !refused(err) {
+		ws := r.Append(nil)
+		out, _, err := ws[0].Device()
+		again("device reading", r, out, err)
+		if len(ws) != 1 || int64(w[3]) != r.MonoNS || more && w.Kind() != KindDevice {
+			t.Fatalf("%x is an entry of a reading, and %d", w, len(ws))
+		}
 	}
 	if accepted > 1 {
 		t.Fatalf("%x is %d kinds at once", w, accepted)

@@ -63,7 +63,11 @@ func (c *demoCmd) Run(a *app) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, remove()) }()
-	s, err := a.newService(serviceOptions{listen: c.Listen, web: web, ins: c.instruments(a.getenv), endpoint: c.OTLPEndpoint, dir: dir, log: a.log.slog(true)})
+	var s *service
+	gpus := recordedDevices(a, func() []*collector.Engine { return s.engines() })
+	s, err = a.newService(serviceOptions{
+		listen: c.Listen, web: web, ins: c.instruments(a.getenv), endpoint: c.OTLPEndpoint, dir: dir, log: a.log.slog(true), devices: gpus,
+	})
 	if err != nil {
 		return err
 	}
@@ -79,7 +83,12 @@ func (c *demoCmd) Run(a *app) (err error) {
 	g, playing := errgroup.WithContext(ctx)
 	var players errgroup.Group
 	for i := range f.Runs() {
-		players.Go(func() error { return playAgain(playing, dir, f, i) })
+		// Readings go with the first run, whose passes are theirs.
+		var readings *player.Devices
+		if i == 0 && f.HasReadings() {
+			readings = player.NewDevices(gpus.readings)
+		}
+		players.Go(func() error { return playAgain(playing, dir, f, i, readings) })
 	}
 	g.Go(func() error {
 		defer stopReading()
@@ -93,17 +102,24 @@ func (c *demoCmd) Run(a *app) (err error) {
 }
 
 // playAgain plays run i again and again until ctx ends, each time as a new run,
-// and removes its last ring.
-func playAgain(ctx context.Context, dir spanring.Dir, f *recording.File, i int) error {
+// and removes its last ring. gpus, if not nil, are played beside it.
+func playAgain(ctx context.Context, dir spanring.Dir, f *recording.File, i int, gpus *player.Devices) error {
 	for ctx.Err() == nil {
 		src, err := f.Source(i)
 		if err != nil {
 			return err
 		}
+		o := player.Options{StartMonoNS: spanring.MonoNS(), StartAtNS: src.NowMonoNS()}
+		pass, end := context.WithCancel(ctx)
+		var beside errgroup.Group
+		if gpus != nil {
+			beside.Go(func() error { return gpus.Play(pass, f, o) })
+		}
 		// Rings of earlier passes are removed as every starting engine removes the
 		// dead ones.
-		_, err = player.Play(ctx, dir, src, player.Options{})
-		if err := errors.Join(err, src.Close()); err != nil {
+		_, err = player.Play(ctx, dir, src, o)
+		end()
+		if err := errors.Join(err, src.Close(), beside.Wait()); err != nil {
 			return err
 		}
 	}

@@ -29,24 +29,35 @@ func (i *deviceInterval) UnmarshalText(b []byte) error {
 	return nil
 }
 
-// devices are the readings of GPUs. A nil *devices reads none.
+// devices are the readings of GPUs. A nil *devices has none.
 type devices struct {
-	a       *app
-	sampler *device.Sampler
-	cancel  context.CancelFunc
-	ended   chan struct{}
+	a        *app
+	readings *device.Readings
+	sampler  *device.Sampler // nil: they come from a recording
+	cancel   context.CancelFunc
+	ended    chan struct{}
 }
 
-// devices makes them; they call no driver yet. engines are asked at each reading.
-func (f *deviceFlags) devices(a *app, log *slog.Logger, engines func() []*collector.Engine) (*devices, error) {
+// devices makes them; they call no driver yet. engines are asked at each reading, and
+// taps get each.
+func (f *deviceFlags) devices(a *app, log *slog.Logger, engines func() []*collector.Engine, taps ...collector.DeviceTap) (*devices, error) {
 	if !f.NVML {
 		return nil, nil
 	}
-	s, err := device.New(device.Options{Interval: time.Duration(f.NVMLInterval), Engines: engines, Logger: log})
+	d := recordedDevices(a, engines)
+	var err error
+	d.sampler, err = device.New(device.Options{
+		Interval: time.Duration(f.NVMLInterval), Found: d.readings.Found, Taps: append(taps, d.readings), Logger: log,
+	})
 	if err != nil {
 		return nil, err
 	}
-	return &devices{a: a, sampler: s}, nil
+	return d, nil
+}
+
+// recordedDevices are those whose readings come from a recording.
+func recordedDevices(a *app, engines func() []*collector.Engine) *devices {
+	return &devices{a: a, readings: device.NewReadings(device.ReadingsOptions{Engines: engines})}
 }
 
 // stats are what is known of each device.
@@ -54,13 +65,13 @@ func (d *devices) stats() []collector.DeviceStats {
 	if d == nil {
 		return nil
 	}
-	return d.sampler.Stats()
+	return d.readings.Stats()
 }
 
 // start begins to read, and says once when there is nothing to read. Loading the
 // driver's library takes up to a second, which nobody waits for.
 func (d *devices) start() {
-	if d == nil {
+	if d == nil || d.sampler == nil {
 		return
 	}
 	ctx, cancel := context.WithCancel(d.a.ctx)

@@ -20,6 +20,7 @@ type recordCmd struct {
 	Engine engineMatch `help:"Record only this engine: a service name, an executable or the beginning of a run id." placeholder:"E"`
 	Force  bool        `help:"Write over a file that is there."`
 	dirFlags
+	deviceFlags
 	Duration period `help:"End after so long (default: on SIGINT or SIGTERM)." placeholder:"D"`
 }
 
@@ -89,6 +90,12 @@ func (c *recordCmd) Run(a *app) (err error) {
 	if err != nil {
 		return err
 	}
+	gpus, err := c.devices(a, a.log.slog(true), nil, w)
+	if err != nil {
+		return err
+	}
+	gpus.start()
+	defer gpus.stop()
 	stop := make(chan struct{})
 	var shown sync.WaitGroup
 	shown.Go(func() { a.showProgress(w, cancel, stop) })
@@ -130,7 +137,11 @@ func progressText(s recording.Stats) string {
 	if s.Runs == 1 {
 		runs = "run"
 	}
-	return fmt.Sprintf("%d %s, %s entries, %s bytes", s.Runs, runs, report.Count(s.Entries), report.Count(uint64(s.Bytes)))
+	gpus := ""
+	if s.Readings > 0 {
+		gpus = report.Count(s.Readings) + " readings of GPUs, "
+	}
+	return fmt.Sprintf("%d %s, %s entries, %s%s bytes", s.Runs, runs, report.Count(s.Entries), gpus, report.Count(uint64(s.Bytes)))
 }
 
 // pickTap records the engines that are picked: of those that no name was given

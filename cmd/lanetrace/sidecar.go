@@ -46,7 +46,11 @@ func (c *sidecarCmd) Run(a *app) error {
 		return err
 	}
 	var s *service
-	gpus, err := c.devices(a, a.log.slog(false), func() []*collector.Engine { return s.engines() })
+	var taps []collector.DeviceTap
+	if keep != nil {
+		taps = append(taps, keep)
+	}
+	gpus, err := c.devices(a, a.log.slog(false), func() []*collector.Engine { return s.engines() }, taps...)
 	if err != nil {
 		return err
 	}
@@ -69,6 +73,7 @@ func (c *sidecarCmd) Run(a *app) error {
 	if err = a.awaitDir(ctx, dir); err == nil && ctx.Err() == nil {
 		err = s.read(ctx, dir, c.selection(c.arms(a)), nil)
 	}
+	gpus.stop() // before what they are kept in ends
 	return errors.Join(err, s.close(), s.state.close())
 }
 

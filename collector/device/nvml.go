@@ -276,7 +276,7 @@ func (g *nvmlGPU) nvlink(h *collector.DeviceHealth, failed *failures) {
 	}
 	for i, o := range []*collector.Opt[float64]{&h.NVLinkReceive, &h.NVLinkTransmit} {
 		if g.linkBytes[i] >= before[i] {
-			*o = collector.Some(float64(g.linkBytes[i]-before[i]) / now.Sub(at).Seconds())
+			*o = collector.Some(math.Round(float64(g.linkBytes[i]-before[i]) / now.Sub(at).Seconds()))
 		}
 	}
 }

@@ -5,11 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"slices"
 	"sync"
 	"time"
 
 	"github.com/lanetrace/lanetrace/collector"
+	"github.com/lanetrace/lanetrace/spanring"
 )
 
 // ErrUnavailable is in the error of [Sampler.Run] when there is no NVML, or no device.
@@ -29,9 +29,12 @@ type Options struct {
 	// Interval is how often power, energy, clocks, temperature, memory and utilisation
 	// are read, from MinInterval to MaxInterval. Default DefaultInterval.
 	Interval time.Duration
-	// Engines are those that run on the devices; called at every reading. Default none:
-	// no energy by token.
-	Engines func() []*collector.Engine
+	// Found is told of each device before it is read. Default nobody.
+	Found func(*collector.Device)
+	// Taps get every reading. Default none.
+	Taps []collector.DeviceTap
+	// NowMonoNS is when something is read, CLOCK_MONOTONIC. Default this machine's.
+	NowMonoNS func() int64
 	// Logger gets a line for a device that can't be opened. Default slog.DiscardHandler.
 	Logger *slog.Logger
 }
@@ -44,27 +47,16 @@ type gpu interface {
 	readHealth(h *collector.DeviceHealth, failed *failures)
 }
 
-// failures are the queries that a driver failed to answer.
-type failures [collector.NumDeviceQueries]uint64
-
-// Sampler reads devices.
+// Sampler reads devices and hands on what they report.
 type Sampler struct {
-	o     Options
-	open  func(*slog.Logger) ([]gpu, func(), error)
-	start time.Time
-
-	mu      sync.Mutex
-	devices []*sampled
+	o    Options
+	open func(*slog.Logger) ([]gpu, func(), error)
 }
 
-// sampled is one device and what is known of it. Sampler.mu guards it.
+// sampled is one device that is read.
 type sampled struct {
 	gpu    gpu
-	uuid   UUID
-	stats  collector.DeviceStats
-	energy energy
-	lastNS int64 // of the last reading, since the sampler's start
-	slowNS int64 // of the last reading of its health
+	device collector.Device
 }
 
 // New returns a sampler that has read nothing. It calls no driver. An interval out of
@@ -78,13 +70,13 @@ func newSampler(o Options, open func(*slog.Logger) ([]gpu, func(), error)) (*Sam
 	if o.Interval < MinInterval || o.Interval > MaxInterval {
 		return nil, fmt.Errorf("read devices every %v: want %v to %v", o.Interval, MinInterval, MaxInterval)
 	}
-	if o.Engines == nil {
-		o.Engines = func() []*collector.Engine { return nil }
+	if o.NowMonoNS == nil {
+		o.NowMonoNS = spanring.MonoNS
 	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	return &Sampler{o: o, open: open, start: time.Now()}, nil
+	return &Sampler{o: o, open: open}, nil
 }
 
 // Run loads the driver's library and reads devices until ctx ends. It returns an
@@ -96,29 +88,33 @@ func (s *Sampler) Run(ctx context.Context) error {
 		return err
 	}
 	defer closeLib()
-	s.mu.Lock()
+	var ds []sampled
 	for _, g := range gpus {
 		id, name := g.id()
 		u, _ := ParseUUID(id)
-		s.devices = append(s.devices, &sampled{gpu: g, uuid: u, stats: collector.DeviceStats{ID: id, Name: name}})
+		key, ok := u.bytes()
+		if !ok || u.MIG {
+			s.o.Logger.Warn("a GPU cannot be read", "reason", "its UUID is none", "uuid", id)
+			continue
+		}
+		d := sampled{g, collector.Device{UUID: key, Name: name}}
+		if ds = append(ds, d); s.o.Found != nil {
+			s.o.Found(&d.device)
+		}
 	}
-	ds := s.devices
-	s.mu.Unlock()
 
-	var w works
 	var running sync.WaitGroup
 	running.Go(func() {
 		every(ctx, s.o.Interval, func() {
-			w.update(s.o.Engines())
-			for _, d := range ds {
-				s.read(d, &w)
+			for i := range ds {
+				s.read(&ds[i])
 			}
 		})
 	})
 	running.Go(func() {
 		every(ctx, max(s.o.Interval, slowInterval), func() {
-			for _, d := range ds {
-				s.readHealth(d)
+			for i := range ds {
+				s.readHealth(&ds[i])
 			}
 		})
 	})
@@ -139,82 +135,34 @@ func every(ctx context.Context, interval time.Duration, f func()) {
 	}
 }
 
-// read reads d outside of the lock: the driver may take its time.
-func (s *Sampler) read(d *sampled, w *works) {
+func (s *Sampler) read(d *sampled) {
 	var r collector.DeviceReading
 	var failed failures
 	d.gpu.read(&r, &failed)
-	ns := int64(time.Since(s.start))
-	work := w.on(d.uuid)
-
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	st := &d.stats
-	if r.HeldDown.Known {
-		// How long nobody looked is not known to have been held down.
-		since := min(ns-d.lastNS, max(int64(time.Second), 2*int64(s.o.Interval)))
-		if st.Readings == 0 {
-			since = 0
-		}
-		st.HeldDownNS.Known = true
-		for i := range st.HeldDownNS.Value {
-			if r.HeldDown.Value>>i&1 != 0 {
-				st.HeldDownNS.Value[i] += uint64(since)
-			}
-		}
-	}
-	if r.EnergyMillijoules.Known {
-		d.energy.add(ns, r.EnergyMillijoules.Value, work)
-		st.DeviceEnergy = d.energy.stats()
-	} else {
-		st.LivePerGenerated, st.LivePerToken, st.PerStepEstimate = collector.Opt[float64]{}, collector.Opt[float64]{}, collector.Opt[float64]{}
-	}
-	st.DeviceReading = r
-	st.Readings++
-	count(st, &failed)
-	d.lastNS = ns
+	e := s.entry(d, s.o.Interval)
+	putReading(&e, &r, &failed)
+	s.tell(d, &e)
 }
 
 func (s *Sampler) readHealth(d *sampled) {
 	var h collector.DeviceHealth
 	var failed failures
 	d.gpu.readHealth(&h, &failed)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	d.stats.DeviceHealth = h
-	count(&d.stats, &failed)
-	d.slowNS = int64(time.Since(s.start))
+	e := s.entry(d, max(s.o.Interval, slowInterval))
+	e.Health = true
+	putHealth(&e, &h, &failed)
+	s.tell(d, &e)
 }
 
-// Stats are what is known of each device now. What was read too long ago, because the
-// driver hangs, is absent; counters stay. It may be called from any goroutine and
-// calls no driver.
-func (s *Sampler) Stats() []collector.DeviceStats {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	ns := int64(time.Since(s.start))
-	out := make([]collector.DeviceStats, 0, len(s.devices))
-	for _, d := range s.devices {
-		st := d.stats
-		if ns-d.lastNS > s.oldNS(s.o.Interval) {
-			st.DeviceReading = collector.DeviceReading{}
-			st.LivePerGenerated, st.LivePerToken, st.PerStepEstimate = collector.Opt[float64]{}, collector.Opt[float64]{}, collector.Opt[float64]{}
-		}
-		if ns-d.slowNS > s.oldNS(max(s.o.Interval, slowInterval)) {
-			st.DeviceHealth = collector.DeviceHealth{}
-		}
-		out = append(out, st)
-	}
-	return slices.Clip(out)
+// entry is a reading of now: what the device said may be as old as its answers took.
+func (s *Sampler) entry(d *sampled, interval time.Duration) spanring.DeviceReading {
+	return spanring.DeviceReading{UUID: d.device.UUID, MonoNS: s.o.NowMonoNS(), IntervalMS: uint16(interval.Milliseconds())}
 }
 
-// oldNS is after how long a reading is no longer shown.
-func (s *Sampler) oldNS(interval time.Duration) int64 {
-	return max(int64(5*time.Second), 3*int64(interval))
-}
-
-func count(st *collector.DeviceStats, failed *failures) {
-	for q, n := range failed {
-		st.Failed[q] += n
+func (s *Sampler) tell(d *sampled, e *spanring.DeviceReading) {
+	var room [spanring.MaxDeviceEntries]spanring.Words
+	entries := e.Append(room[:0])
+	for _, t := range s.o.Taps {
+		t.DeviceReading(&d.device, entries)
 	}
 }

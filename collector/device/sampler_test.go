@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -41,10 +43,27 @@ func (g *scripted) readHealth(h *collector.DeviceHealth, _ *failures) {
 	}
 }
 
+// rig is a sampler and what is known from it.
+type rig struct {
+	*Readings
+	read  sync.Mutex
+	words [][]spanring.Words
+}
+
+// DeviceReading keeps what a tap gets.
+func (r *rig) DeviceReading(d *collector.Device, entries []spanring.Words) {
+	r.read.Lock()
+	defer r.read.Unlock()
+	r.words = append(r.words, slices.Clone(entries))
+}
+
 // run runs a sampler of g until the test's bubble is left.
-func run(t *testing.T, o Options, g gpu) *Sampler {
+func run(t *testing.T, o Options, g gpu) *rig {
 	t.Helper()
-	closed := false
+	closed, began := false, time.Now()
+	o.NowMonoNS = func() int64 { return 1 + int64(time.Since(began)) }
+	r := &rig{Readings: NewReadings(ReadingsOptions{NowMonoNS: o.NowMonoNS})}
+	o.Found, o.Taps = r.Found, []collector.DeviceTap{r.Readings, r}
 	s, err := newSampler(o, func(*slog.Logger) ([]gpu, func(), error) { return []gpu{g}, func() { closed = true }, nil })
 	if err != nil {
 		t.Fatal(err)
@@ -57,8 +76,11 @@ func run(t *testing.T, o Options, g gpu) *Sampler {
 		if err := <-done; err != nil || !closed {
 			t.Errorf("Run: %v, library closed %v", err, closed)
 		}
+		if n := r.Refused(); n != [collector.NumDeviceRefusals]uint64{} {
+			t.Errorf("readings refused: %v", n)
+		}
 	})
-	return s
+	return r
 }
 
 // after is d later, in the middle between two readings at 10 Hz.
@@ -202,9 +224,6 @@ func TestUnavailable(t *testing.T) {
 	if err := s.Run(t.Context()); !errors.Is(err, ErrUnavailable) {
 		t.Errorf("Run: %v", err)
 	}
-	if n := len(s.Stats()); n != 0 {
-		t.Errorf("%d devices", n)
-	}
 }
 
 // engine is one that closes a step of four tokens, and six of a prompt, at each call.
@@ -285,20 +304,23 @@ func TestEnergyByToken(t *testing.T) {
 	g := &scripted{r: func(n int64, r *collector.DeviceReading, _ *failures) {
 		r.EnergyMillijoules = collector.Some(uint64(1e9 + 50_000*n))
 	}}
-	s, err := newSampler(Options{}, nil)
+	now := int64(0)
+	clock := func() int64 { return now }
+	rs := NewReadings(ReadingsOptions{Engines: func() []*collector.Engine { return []*collector.Engine{e} }, NowMonoNS: clock})
+	s, err := newSampler(Options{NowMonoNS: clock, Taps: []collector.DeviceTap{rs}}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	u, _ := ParseUUID(testUUID)
-	d := &sampled{gpu: g, uuid: u}
-	var w works
+	key, _ := u.bytes()
+	d := &sampled{g, collector.Device{UUID: key}}
 	for range 12 {
-		w.update([]*collector.Engine{e})
-		s.read(d, &w)
+		now += int64(DefaultInterval)
+		s.read(d)
 		step()
 	}
 	// Eleven steps of four tokens and 550 J.
-	if got := d.stats.PerGenerated; got != some(12.5) || d.stats.PerToken != some(5) || d.stats.LivePerGenerated != some(12.5) {
-		t.Errorf("%+v", d.stats.DeviceEnergy)
+	if got := rs.Stats()[0].DeviceEnergy; got.PerGenerated != some(12.5) || got.PerToken != some(5) || got.LivePerGenerated != some(12.5) {
+		t.Errorf("%+v", got)
 	}
 }

@@ -1,6 +1,9 @@
 package device
 
-import "strings"
+import (
+	"encoding/hex"
+	"strings"
+)
 
 // UUID is a GPU's identity as drivers and tools write it: GPU- or MIG- and
 // hexadecimal digits, in groups or not, whole or only the first ones. Its zero value
@@ -35,4 +38,13 @@ func (u UUID) Whole() bool { return len(u.digits) == uuidDigits }
 // the GPU it is on.
 func (u UUID) Is(v UUID) bool {
 	return u.digits != "" && u.MIG == v.MIG && strings.HasPrefix(v.digits, u.digits)
+}
+
+// bytes are the digits of one that is whole.
+func (u UUID) bytes() (b [16]byte, ok bool) {
+	if !u.Whole() {
+		return b, false
+	}
+	n, err := hex.Decode(b[:], []byte(u.digits))
+	return b, err == nil && n == len(b) && b != [16]byte{}
 }

@@ -6,13 +6,17 @@ import "github.com/lanetrace/lanetrace/collector"
 // only grow.
 type works struct {
 	last map[*collector.Engine]collector.Work
+	next map[*collector.Engine]collector.Work // last, once it is full
 	by   map[UUID]*collector.Work
 }
 
 // update adds what engines did since the last call to the devices they are on. What
 // an engine had done when it is first seen does not count: it was before.
 func (w *works) update(engines []*collector.Engine) {
-	next := make(map[*collector.Engine]collector.Work, len(engines))
+	if w.next == nil {
+		w.next = make(map[*collector.Engine]collector.Work, len(engines))
+	}
+	next := w.next
 	for _, e := range engines {
 		now := e.Work()
 		next[e] = now
@@ -34,7 +38,8 @@ func (w *works) update(engines []*collector.Engine) {
 			s.PrefillTokens += now.PrefillTokens - before.PrefillTokens
 		}
 	}
-	w.last = next
+	clear(w.last)
+	w.last, w.next = next, w.last
 }
 
 // on is what was done on a device.

@@ -13,7 +13,8 @@
 //
 // Runs are numbered from 1 in the order of their first block. A run's blocks are
 // one Run, any number of Names, Entries, Allocations and State, and one End; those
-// of several runs may be mixed. A FileEnd block is the last of the file: a file without one
+// of several runs may be mixed. Readings blocks hold what devices reported: they belong
+// to no run and may stand anywhere. A FileEnd block is the last of the file: a file without one
 // was cut, or its writer did not come to the end. Blocks are only ever appended,
 // each by one write, so that a crash leaves a readable file with at most one
 // damaged block at its end.

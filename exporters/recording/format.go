@@ -35,13 +35,14 @@ const (
 type blockType uint8
 
 const (
-	blockRun     blockType = 1
-	blockNames   blockType = 2
-	blockEntries blockType = 3
-	blockState   blockType = 4
-	blockEnd     blockType = 5
-	blockFileEnd blockType = 6
-	blockAllocs  blockType = 7 // optional
+	blockRun      blockType = 1
+	blockNames    blockType = 2
+	blockEntries  blockType = 3
+	blockState    blockType = 4
+	blockEnd      blockType = 5
+	blockFileEnd  blockType = 6
+	blockAllocs   blockType = 7 // optional
+	blockReadings blockType = 8 // optional; of the file
 )
 
 func (t blockType) String() string {
@@ -60,6 +61,8 @@ func (t blockType) String() string {
 		return "file end"
 	case blockAllocs:
 		return "allocations"
+	case blockReadings:
+		return "readings"
 	}
 	return fmt.Sprintf("type %d", uint8(t))
 }
@@ -181,7 +184,7 @@ func parseBlockHeader(b *[blockHeaderSize]byte) (h blockHeader, wrong string) {
 		return h, fmt.Sprintf("its length of %d bytes is over %d", h.length, maxStored)
 	case h.flags&^knownFlags != 0:
 		return h, fmt.Sprintf("unknown flags %#x", h.flags)
-	case (h.run == 0) != (h.typ == blockFileEnd) && h.known():
+	case (h.run == 0) == h.ofRun() && h.known():
 		return h, fmt.Sprintf("%v block of run %d", h.typ, h.run)
 	case !h.known() && h.flags&flagOptional == 0:
 		return h, fmt.Sprintf("%v is not known and not optional: a later lanetrace is needed", h.typ)
@@ -189,4 +192,7 @@ func parseBlockHeader(b *[blockHeaderSize]byte) (h blockHeader, wrong string) {
 	return h, ""
 }
 
-func (h *blockHeader) known() bool { return h.typ >= blockRun && h.typ <= blockAllocs }
+func (h *blockHeader) known() bool { return h.typ >= blockRun && h.typ <= blockReadings }
+
+// ofRun reports whether the block belongs to a run, rather than to the file.
+func (h *blockHeader) ofRun() bool { return h.typ != blockFileEnd && h.typ != blockReadings }

@@ -16,9 +16,11 @@ import (
 // Kept is a directory of recordings, put together run by run: what a [Store]
 // keeps, or any other recordings.
 type Kept struct {
-	dir    string
-	runs   []KeptRun
-	damage []error
+	dir  string
+	runs []KeptRun
+	// readings are the recordings that hold readings of devices, the oldest first.
+	readings []keptPart
+	damage   []error
 }
 
 // KeptRun is one run of one engine, in one or several recordings.
@@ -68,10 +70,12 @@ func OpenDir(dir string) (*Kept, error) {
 	if !found {
 		return nil, fmt.Errorf("no recordings (*%s) in %s", Suffix, dir)
 	}
+	older := func(a, b keptPart) int {
+		return cmp.Or(cmp.Compare(a.startUnixNS, b.startUnixNS), cmp.Compare(a.path, b.path))
+	}
+	slices.SortFunc(k.readings, older)
 	for _, r := range runs {
-		slices.SortFunc(r.parts, func(a, b keptPart) int {
-			return cmp.Or(cmp.Compare(a.startUnixNS, b.startUnixNS), cmp.Compare(a.path, b.path))
-		})
+		slices.SortFunc(r.parts, older)
 		k.runs = append(k.runs, *r)
 	}
 	slices.SortFunc(k.runs, func(a, b KeptRun) int {
@@ -89,6 +93,13 @@ func (k *Kept) look(path string, runs map[spanring.RunID]*KeptRun) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, f.Close()) }()
+	if f.HasReadings() {
+		p, err := f.readingsPart()
+		if err != nil {
+			return err
+		}
+		k.readings = append(k.readings, p)
+	}
 	for i, ri := range f.Runs() {
 		p := keptPart{path, i, ri.StartMonoNS + ri.WallOffsetNS, ri.EndMonoNS + ri.WallOffsetNS}
 		r := runs[ri.Info.RunID]
@@ -137,4 +148,61 @@ func (r *KeptRun) Source() (*Series, error) {
 		return nil, err
 	}
 	return s, nil
+}
+
+// readingsPart is when the recording's readings begin and end, as far as its first and
+// last block say.
+func (f *File) readingsPart() (p keptPart, err error) {
+	p.path = f.path
+	for i, at := range []int64{f.readings[0], f.readings[len(f.readings)-1]} {
+		gs, err := f.readingsIn(at)
+		if err != nil && i == 0 {
+			return p, err
+		}
+		for _, g := range gs {
+			if p.endUnixNS = g.UnixNS; p.startUnixNS == 0 {
+				p.startUnixNS = g.UnixNS
+			}
+		}
+	}
+	return p, nil
+}
+
+// readingsIn are the readings of one block.
+func (f *File) readingsIn(at int64) (gs []Reading, err error) {
+	r, err := newReadings(nil, false)
+	if err != nil {
+		return nil, err
+	}
+	defer r.p.close()
+	if err := r.read(f, at); err != nil {
+		return nil, err
+	}
+	return r.queue, nil
+}
+
+// Readings begins to read the readings of devices between two times, in Unix ns, and
+// up to [Straddle] around them; 0 is no bound. ok is false when there are none. The
+// caller closes them.
+func (k *Kept) Readings(sinceUnixNS, untilUnixNS int64) (r *Readings, ok bool, err error) {
+	var parts []keptPart
+	for _, p := range k.readings {
+		if (sinceUnixNS == 0 || p.endUnixNS >= sinceUnixNS-int64(Straddle)) && (untilUnixNS == 0 || p.startUnixNS <= untilUnixNS+int64(Straddle)) {
+			parts = append(parts, p)
+		}
+	}
+	if len(parts) == 0 {
+		return nil, false, nil
+	}
+	r, err = newReadings(func() (*File, []int64, bool) {
+		for len(parts) > 0 {
+			f, err := Open(parts[0].path)
+			parts = parts[1:]
+			if err == nil {
+				return f, f.readings, true
+			} // else it was removed meanwhile
+		}
+		return nil, nil, false
+	}, true)
+	return r, err == nil, err
 }

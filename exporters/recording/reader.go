@@ -24,6 +24,8 @@ type File struct {
 	writer string
 	runs   []RunInfo
 	damage *Error
+
+	readings []int64 // offsets of the blocks of readings
 }
 
 // RunInfo is what a recording holds of one run.
@@ -84,7 +86,7 @@ func NewReader(r io.ReaderAt, size int64, path string) (*File, error) {
 	if err := f.scan(); err != nil {
 		return nil, err
 	}
-	if len(f.runs) == 0 && f.damage != nil {
+	if len(f.runs) == 0 && len(f.readings) == 0 && f.damage != nil {
 		return nil, f.damage
 	}
 	return f, nil
@@ -108,7 +110,10 @@ func (f *File) scan() error {
 				f.runs = append(f.runs, RunInfo{no: h.run, offset: at})
 			}
 		}
-		if err == nil && h.known() && h.typ != blockFileEnd {
+		if err == nil && h.typ == blockReadings {
+			f.readings = append(f.readings, at)
+		}
+		if err == nil && h.known() && h.ofRun() {
 			i, ok := last[h.run]
 			switch {
 			case !ok:

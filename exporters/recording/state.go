@@ -159,10 +159,11 @@ func (s *state) parse(b []byte) bool {
 	if len(f.b) > 0 {
 		i.Model = f.text(spanring.MaxNameBytes)
 	}
-	// Clocks that cannot be would overflow in sums further on.
-	sane := func(v int64) bool { return v > math.MinInt64/4 && v < math.MaxInt64/4 }
-	return !f.bad && s.monoNS >= 0 && sane(s.monoNS) && sane(s.wallOffsetNS)
+	return !f.bad && s.monoNS >= 0 && saneNS(s.monoNS) && saneNS(s.wallOffsetNS)
 }
+
+// saneNS refuses clocks that cannot be: they would overflow in sums further on.
+func saneNS(v int64) bool { return v > math.MinInt64/4 && v < math.MaxInt64/4 }
 
 func appendContext(b []byte, c *spanring.ContextState) []byte {
 	mig := uint64(0)

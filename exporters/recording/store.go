@@ -111,6 +111,8 @@ type Store struct {
 	enc *zstd.Encoder
 	dir segmentDir // of the writing goroutine
 
+	wall wallClock // of the devices' readings
+
 	mu       sync.Mutex // taken last
 	engines  map[*collector.Engine]*keeping
 	jobs     []job
@@ -125,9 +127,9 @@ type Store struct {
 	close sync.Once
 }
 
-// keeping is one engine whose entries are kept.
+// keeping is one engine whose entries are kept, or what devices report.
 type keeping struct {
-	e *collector.Engine
+	e *collector.Engine // nil: the devices
 
 	mu    sync.Mutex // taken before a Run's
 	seg   *segment   // nil: none is begun
@@ -137,7 +139,7 @@ type keeping struct {
 // segment is one file being written.
 type segment struct {
 	s     *Store
-	run   *Run
+	run   *Run // nil: readings of devices
 	w     *Writer
 	name  string
 	began time.Time
@@ -187,6 +189,17 @@ func NewStore(o StoreOptions) (*Store, error) {
 
 // Entries implements [collector.Tap]. It does not wait for the disk.
 func (s *Store) Entries(e *collector.Engine, entries []spanring.Entry) {
+	s.append(e, len(entries), func(g *segment) error { return g.run.Append(entries) })
+}
+
+// DeviceReading implements [collector.DeviceTap]. Readings have segments of their own,
+// named after the run id of all zeros.
+func (s *Store) DeviceReading(d *collector.Device, entries []spanring.Words) {
+	s.append(nil, len(entries), func(g *segment) error { return g.w.appendReading(d, entries) })
+}
+
+// append appends n entries to the segment of e, nil for the devices.
+func (s *Store) append(e *collector.Engine, n int, add func(*segment) error) {
 	k := s.keepingOf(e)
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -194,12 +207,12 @@ func (s *Store) Entries(e *collector.Engine, entries []spanring.Entry) {
 		s.abandon(k)
 	}
 	if k.seg == nil && !s.begin(k) {
-		s.lose(uint64(len(entries)))
+		s.lose(uint64(n))
 		return
 	}
-	k.seg.appended += uint64(len(entries))
+	k.seg.appended += uint64(n)
 	k.dirty = true
-	if k.seg.run.Append(entries) != nil {
+	if add(k.seg) != nil {
 		s.abandon(k)
 		return
 	}
@@ -291,12 +304,18 @@ func (s *Store) begin(k *keeping) bool {
 	if wait {
 		return false
 	}
-	seg := &segment{s: s, began: now, name: segmentName(now, k.e.RunID())}
+	var run spanring.RunID
+	if k.e != nil {
+		run = k.e.RunID()
+	}
+	seg := &segment{s: s, began: now, name: segmentName(now, run)}
 	k.seg, k.dirty = seg, false
-	w, err := NewWriter(seg, Options{Writer: s.o.Writer, FlushEntries: s.o.flushEntries, compressor: s.enc})
+	w, err := NewWriter(seg, Options{Writer: s.o.Writer, FlushEntries: s.o.flushEntries, WallOffsetNS: s.wall.offsetNS, compressor: s.enc})
 	if err == nil {
 		seg.w = w
-		seg.run, err = w.Begin(k.e.Source())
+		if k.e != nil {
+			seg.run, err = w.Begin(k.e.Source())
+		}
 	}
 	if err != nil {
 		s.abandon(k)
@@ -311,7 +330,11 @@ func (s *Store) finish(k *keeping) {
 	if k.seg == nil {
 		return
 	}
-	if errors.Join(k.seg.run.End(), k.seg.w.Close()) != nil {
+	var err error
+	if k.seg.run != nil {
+		err = k.seg.run.End()
+	}
+	if errors.Join(err, k.seg.w.Close()) != nil {
 		s.abandon(k)
 		return
 	}
@@ -340,6 +363,14 @@ func (s *Store) signal() {
 	case s.wake <- struct{}{}:
 	default:
 	}
+}
+
+// flush has what was appended handed to the writing goroutine.
+func (g *segment) flush() error {
+	if g.run == nil {
+		return g.w.Flush()
+	}
+	return g.run.Flush()
 }
 
 // Write implements io.Writer for what is no block.
@@ -417,7 +448,7 @@ func (s *Store) flush() {
 			s.finish(k)
 		case k.dirty:
 			k.dirty = false
-			if k.seg.run.Flush() != nil {
+			if k.seg.flush() != nil {
 				s.abandon(k)
 			}
 		}

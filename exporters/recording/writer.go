@@ -28,6 +28,10 @@ type Options struct {
 	// too old for the file says it. Default "lanetrace".
 	Writer string
 
+	// WallOffsetNS added to CLOCK_MONOTONIC gives Unix time, both in ns: for readings of
+	// devices, which no run has a clock for. Default this machine's.
+	WallOffsetNS func() int64
+
 	compressor *zstd.Encoder // shared by several writers, which leave it open; nil: one of its own
 }
 
@@ -40,6 +44,9 @@ func (o Options) withDefaults() (Options, error) {
 	}
 	if o.Writer == "" {
 		o.Writer = "lanetrace"
+	}
+	if o.WallOffsetNS == nil {
+		o.WallOffsetNS = new(wallClock).offsetNS
 	}
 	if o.FlushEntries < 1 || o.FlushEntries > maxBlockEntries || o.FlushEvery < 0 {
 		return o, fmt.Errorf("recording with blocks of %d entries and %v: want from 1 to %d entries and no negative time", o.FlushEntries, o.FlushEvery, maxBlockEntries)
@@ -65,6 +72,10 @@ type Writer struct {
 	err    error
 	closed bool
 
+	readingsMu  sync.Mutex // taken before mu
+	readings    readingLog
+	readingsRaw []byte
+
 	runsMu sync.Mutex
 	runs   map[*collector.Engine]*Run
 	order  []*Run
@@ -73,8 +84,10 @@ type Writer struct {
 // Stats are what a Writer has written.
 type Stats struct {
 	Runs    int
-	Entries uint64 // in blocks that were written
-	Bytes   int64
+	Entries uint64 // in blocks that were written, those of readings not counted
+	// Readings of devices, in blocks that were written.
+	Readings uint64
+	Bytes    int64
 }
 
 // Create makes the file at path, which must not exist, and begins a recording in
@@ -336,7 +349,9 @@ func (w *Writer) Flush() error {
 	for _, r := range runs {
 		_ = r.Flush() // kept for Err
 	}
-	return w.Err()
+	w.readingsMu.Lock()
+	defer w.readingsMu.Unlock()
+	return w.flushReadings()
 }
 
 // Err is the failure that ended the recording, nil while there is none.
@@ -365,6 +380,9 @@ func (w *Writer) Close() error {
 	for _, r := range runs {
 		_ = r.End() // kept for Err
 	}
+	w.readingsMu.Lock()
+	_ = w.flushReadings() // kept for Err
+	w.readingsMu.Unlock()
 	w.mu.Lock()
 	entries := w.stats.Entries
 	done := w.closed
@@ -429,7 +447,9 @@ func (w *Writer) put(h blockHeader, payload []byte, entries int) error {
 	if err := w.write(w.packed, entries); err != nil {
 		return err
 	}
-	w.stats.Entries += uint64(entries)
+	if h.ofRun() {
+		w.stats.Entries += uint64(entries)
+	}
 	return nil
 }
 

@@ -436,7 +436,7 @@ func (e *Engine) Counters() (spanring.Counters, error) { return e.ctrs, nil }
 // Contexts implements collector.Source.
 func (e *Engine) Contexts() ([]spanring.ContextState, error) {
 	return []spanring.ContextState{{
-		UUID: [16]byte{0x5e, 0x1f, 6: 0x40, 8: 0x80}, Capability: 90, Calibration: spanring.CalibrationMeasured,
+		UUID: deviceUUID, Capability: 90, Calibration: spanring.CalibrationMeasured,
 		ConstantNS: constantNS, SpreadNS: 60, Slots: 4096, GPURefNS: 0, HostRefNS: e.o.StartMonoNS, RatePPB: 11_800,
 		UpdatedMonoNS: e.nowNS, UncertaintyNS: 3_200,
 	}}, nil
