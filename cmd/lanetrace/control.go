@@ -4,7 +4,6 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"strings"
 	"text/tabwriter"
@@ -121,22 +120,18 @@ func (f *controlFlags) live(a *app) (out []*liveEngine, err error) {
 	if err != nil {
 		return nil, err
 	}
-	paths, err := dir.List()
+	rings, err := openRings(dir)
 	if err != nil {
 		return nil, err
 	}
 	var there []spanring.Info
-	for _, p := range paths {
-		r, err := spanring.Open(p, spanring.ReaderOptions{})
-		if errors.Is(err, fs.ErrNotExist) {
-			continue // removed meanwhile
-		}
-		if err != nil {
-			a.say("warning: %s", oneLine(err.Error()))
+	for ring := range rings {
+		if ring.err != nil {
+			a.say("warning: %s", oneLine(ring.err.Error()))
 			continue
 		}
-		e := &liveEngine{r: r}
-		alive, err := r.Alive()
+		e := &liveEngine{r: ring.Reader}
+		alive, err := e.r.Alive()
 		if err == nil && alive {
 			err = e.refresh()
 		}
@@ -144,7 +139,7 @@ func (f *controlFlags) live(a *app) (out []*liveEngine, err error) {
 			there = append(there, e.info)
 		}
 		if err != nil || !alive || !f.Engine.picks(e.info) {
-			err = errors.Join(err, r.Close())
+			err = errors.Join(err, e.r.Close())
 		} else {
 			out = append(out, e)
 		}

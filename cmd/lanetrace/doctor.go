@@ -207,7 +207,7 @@ func groupName(gid uint32) string {
 // engineFindings are one finding for each ring. An engine that lives is hung when a
 // span has been in flight for hangAfter.
 func engineFindings(dir spanring.Dir, hangAfter time.Duration) []finding {
-	paths, err := dir.List()
+	rings, err := openRings(dir)
 	if err != nil {
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil
@@ -215,16 +215,14 @@ func engineFindings(dir spanring.Dir, hangAfter time.Duration) []finding {
 		return []finding{{Check: "engine", Status: findingTodo, Text: oneLine(err.Error()), Todo: "make the directory readable"}}
 	}
 	var out []finding
-	for _, p := range paths {
-		f, err := engineFindingOf(p, hangAfter)
+	for r := range rings {
+		f, err := engineFindingOf(r, hangAfter)
 		var v *spanring.VersionError
 		switch {
-		case errors.Is(err, fs.ErrNotExist):
-			continue // removed meanwhile
 		case errors.As(err, &v):
 			f = finding{
 				Check: "engine", Status: findingTodo,
-				Text: fmt.Sprintf("%s has layout version %d, this lanetrace reads %d", p, v.Version, spanring.LayoutVersion),
+				Text: fmt.Sprintf("%s has layout version %d, this lanetrace reads %d", r.path, v.Version, spanring.LayoutVersion),
 				Todo: "bring the engine's library and this binary to versions that go together, or remove the file if its engine is gone",
 			}
 		case err != nil:
@@ -238,16 +236,12 @@ func engineFindings(dir spanring.Dir, hangAfter time.Duration) []finding {
 	return out
 }
 
-func engineFindingOf(path string, hangAfter time.Duration) (f finding, err error) {
-	r, err := spanring.Open(path, spanring.ReaderOptions{})
-	if err != nil {
-		return f, err
+func engineFindingOf(r foundRing, hangAfter time.Duration) (f finding, err error) {
+	if r.err != nil {
+		return f, r.err
 	}
 	defer func() { err = errors.Join(err, r.Close()) }()
-	i, err := r.Info()
-	if err != nil {
-		return f, err
-	}
+	i := r.info
 	alive, err := r.Alive()
 	if err != nil {
 		return f, err
@@ -291,11 +285,11 @@ func engineFindingOf(path string, hangAfter time.Duration) (f finding, err error
 	switch {
 	case e.State == "died":
 		f.Status = findingNote
-		f.Text += "; lanetrace report " + path + " shows what it was doing"
+		f.Text += "; lanetrace report " + r.path + " shows what it was doing"
 	case e.Hung:
 		f.Text += fmt.Sprintf("; it hangs: %s %s of step %d on stream %d is in flight for %s",
 			oldest.Slot.Kind, flight.SpanName(r, oldest.Slot), oldest.Slot.Step, oldest.Slot.Stream, report.Duration(float64(oldest.Age)))
-		f.Status, f.Todo = findingTodo, "lanetrace report "+path+" shows what it was doing; an engine that is only slow wants a longer --hang-after"
+		f.Status, f.Todo = findingTodo, "lanetrace report "+r.path+" shows what it was doing; an engine that is only slow wants a longer --hang-after"
 	case e.State == "live" && e.Dropped > 0:
 		f.Status, f.Todo = findingTodo, "spans found no free pair: give the engine more with LANETRACE_PAIRS"
 	}

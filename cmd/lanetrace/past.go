@@ -19,8 +19,11 @@ func (c *recordCmd) past(a *app, dir spanring.Dir) (err error) {
 	if _, err := os.Lstat(c.Out); err == nil {
 		return fmt.Errorf("%s exists: give another --out, or --force to write over it", c.Out)
 	}
-	rings, err := dir.List()
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	rings, err := openRings(dir)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		rings = func(func(foundRing) bool) {}
+	case err != nil:
 		return err
 	}
 	sink, err := a.fileSink(cmp.Or(c.Format, formatChrome), c.Out)
@@ -31,10 +34,10 @@ func (c *recordCmd) past(a *app, dir spanring.Dir) (err error) {
 	w := &counting{window: window{next: sink.exporter, sinceUnixNS: since, left: new(leftOut)}}
 	var seen []spanring.Info
 	engines := 0
-	for _, path := range rings {
+	for r := range rings {
 		var ok bool
 		var i spanring.Info
-		i, ok, err = c.pastOf(a, path, w)
+		i, ok, err = c.pastOf(a, r, w)
 		if err != nil {
 			break
 		}
@@ -68,18 +71,13 @@ func (c *recordCmd) past(a *app, dir spanring.Dir) (err error) {
 
 // pastOf writes what one ring holds, if its engine is picked. ok is false when it
 // is not.
-func (c *recordCmd) pastOf(a *app, path string, w *counting) (info spanring.Info, ok bool, err error) {
-	r, err := spanring.Open(path, spanring.ReaderOptions{})
-	if err != nil {
-		if !errors.Is(err, fs.ErrNotExist) {
-			a.say("warning: cannot read ring %s: %s", path, oneLine(err.Error()))
-		}
+func (c *recordCmd) pastOf(a *app, r foundRing, w *counting) (info spanring.Info, ok bool, err error) {
+	if r.err != nil {
+		a.say("warning: cannot read ring %s: %s", r.path, oneLine(r.err.Error()))
 		return info, false, nil
 	}
-	src := collector.NewRingSource(r)
-	if info, err = src.Info(); err != nil {
-		return info, false, errors.Join(err, src.Close())
-	}
+	info = r.info
+	src := collector.NewRingSource(r.Reader)
 	alive, err := src.Alive()
 	if !c.Engine.picks(info) || c.Engine == "" && (err != nil || !alive) {
 		return info, false, src.Close()

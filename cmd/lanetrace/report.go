@@ -181,33 +181,31 @@ func (c *reportCmd) recorded(f *recording.File) (out []reportSource, there []spa
 	return out, there, nil
 }
 
+// ring is the ring of a file, if its engine is picked.
 func (c *reportCmd) ring(path string) (out []reportSource, there []spanring.Info, err error) {
-	r, err := spanring.Open(path, spanring.ReaderOptions{})
-	if err != nil {
-		return nil, nil, err
+	return c.picked(openRing(path))
+}
+
+func (c *reportCmd) picked(r foundRing) (out []reportSource, there []spanring.Info, err error) {
+	if r.err != nil {
+		return nil, nil, r.err
 	}
-	i, err := r.Info()
-	if err != nil {
-		return nil, nil, errors.Join(err, r.Close())
+	there = []spanring.Info{r.info}
+	if !c.Engine.picks(r.info) {
+		return nil, there, r.Close()
 	}
-	if !c.Engine.picks(i) {
-		return nil, []spanring.Info{i}, r.Close()
-	}
-	return []reportSource{{src: collector.NewRingSource(r)}}, []spanring.Info{i}, nil
+	return []reportSource{{src: collector.NewRingSource(r.Reader)}}, there, nil
 }
 
 // rings opens every ring of a directory. One that cannot be read is a warning:
 // the others are still worth a report.
 func (c *reportCmd) rings(a *app, dir spanring.Dir) (out []reportSource, there []spanring.Info, err error) {
-	paths, err := dir.List()
+	rings, err := openRings(dir)
 	if err != nil {
 		return nil, nil, err
 	}
-	for _, p := range paths {
-		s, i, err := c.ring(p)
-		if errors.Is(err, os.ErrNotExist) {
-			continue // removed meanwhile
-		}
+	for r := range rings {
+		s, i, err := c.picked(r)
 		if err != nil {
 			a.say("warning: %s", oneLine(err.Error()))
 			continue

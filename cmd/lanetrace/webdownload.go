@@ -31,17 +31,19 @@ func downloads(dir spanring.Dir) func(io.Writer, web.Download) error {
 
 // openRun opens the ring of a run from its oldest entry.
 func openRun(dir spanring.Dir, run string) (collector.Source, error) {
-	rings, err := dir.List()
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	rings, err := openRings(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, web.ErrNoRun
+	}
+	if err != nil {
 		return nil, err
 	}
-	for _, path := range rings {
-		r, err := spanring.Open(path, spanring.ReaderOptions{})
-		if err != nil {
-			continue // another engine's trouble, or removed just now
+	for r := range rings {
+		if r.err != nil {
+			continue // another engine's trouble
 		}
-		if i, err := r.Info(); err == nil && i.RunID.String() == run {
-			return collector.NewRingSource(r), nil
+		if r.info.RunID.String() == run {
+			return collector.NewRingSource(r.Reader), nil
 		}
 		if err := r.Close(); err != nil {
 			return nil, fmt.Errorf("close ring: %w", err)
