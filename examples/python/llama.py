@@ -8,7 +8,8 @@ It knows nothing of lanetrace. Its steps and lanes are NVTX ranges, as vLLM's an
     lanetrace run --step step --lanes 'prefill,decode,sample' -- python3 llama.py --graph --seconds 30
 
 With --ab it measures what levels cost: the same decode step at each level in turn, in one process. It switches the level
-as an operator does, by the control file beside the ring.
+as an operator does, by the control file beside the ring. With --ab-lane it measures what a lane costs, from one step to the
+next: their ranges have names of which only one is a lane's.
 """
 
 import argparse
@@ -18,6 +19,7 @@ import hashlib
 import inspect
 import json
 import os
+import random
 import statistics
 import struct
 import sys
@@ -107,9 +109,9 @@ class Engine:
             self.rewind(self.o.prompt)
             self.sample(logits)
 
-    def decode(self):
+    def decode(self, lane="decode"):
         with named("step"):
-            with named("decode"):
+            with named(lane):
                 if self.graph is not None:
                     self.graph.replay()
                     logits = self.logits
@@ -194,7 +196,7 @@ def ab(e, o):
         gc.collect()
         for c in conditions[r % len(conditions):] + conditions[:r % len(conditions)]:
             if levels:
-                levels.set(o.profiler_level if c == "profiler" else c, warm)
+                levels.set(o.profiler_level if c == "profiler" else c.rstrip("'"), warm)
             if c == "profiler":
                 with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA, torch.profiler.ProfilerActivity.CPU]):
                     warm()
@@ -206,6 +208,34 @@ def ab(e, o):
     out = {"rounds": o.rounds, "steps": o.ab_steps, "step_us": {c: round(statistics.median(x) * 1e6, 2) for c, x in rounds.items()}, "difference_us": {}}
     for a, b in zip(conditions, conditions[1:]):
         out["difference_us"][f"{b} - {a}"] = [round(v * 1e6, 2) for v in median_ci([y - x for x, y in zip(rounds[a], rounds[b])])]
+    return out
+
+
+def ab_lane(e, o):
+    """Steps in threes, in an order drawn anew: one whose range is a lane's, and two whose ranges are not.
+
+    Neighbours have the same Python, clocks and caches, which whole rounds of a level have not. The difference between the two
+    that are alike says what the method cannot tell from nothing.
+    """
+    names, draw = ["decode", "untimed", "untimed too"], random.Random(o.seed)
+    steps_time(e, o.ab_steps)
+    gc.disable()
+    times, left = {n: [] for n in names}, 0
+    for _ in range(o.ab_lane):
+        for n in draw.sample(names, len(names)):
+            if left == 0:
+                e.rewind(e.o.prompt)
+                torch.cuda.synchronize()
+                left = o.ab_steps
+            left -= 1
+            t = time.perf_counter()
+            e.decode(n)
+            times[n].append(time.perf_counter() - t)
+    gc.enable()
+    out = {"triples": o.ab_lane, "step_us": {n: round(statistics.median(x) * 1e6, 2) for n, x in times.items()}, "difference_us": {}}
+    for a, b in ((1, 0), (1, 2)):
+        pairs = [y - x for x, y in zip(times[names[a]], times[names[b]])]
+        out["difference_us"][f"{names[b]} - {names[a]}"] = [round(v * 1e6, 2) for v in median_ci(pairs)]
     return out
 
 
@@ -255,7 +285,8 @@ def main():
     p.add_argument("--output", type=int, default=256, help="decode steps after each prefill (default %(default)s)")
     p.add_argument("--seconds", type=float, default=10, help="how long to serve (default %(default)s)")
     p.add_argument("--seed", type=int, default=1)
-    p.add_argument("--ab", default="", metavar="LEVELS", help="measure levels against each other, e.g. off,lane,kernel; without lanetrace plain,profiler")
+    p.add_argument("--ab", default="", metavar="LEVELS", help="measure levels against each other, e.g. off,off',lane,kernel (two alike show what the method cannot tell from nothing); without lanetrace plain,profiler")
+    p.add_argument("--ab-lane", type=int, default=0, metavar="N", help="measure N times a decode step with a lane against two without; needs level lane and LANETRACE_LANES=decode")
     p.add_argument("--rounds", type=int, default=25, help="of --ab (default %(default)s)")
     p.add_argument("--ab-steps", type=int, default=50, help="decode steps a level a round (default %(default)s)")
     p.add_argument("--profiler-level", default="off", help="the level under 'profiler' (default %(default)s)")
@@ -270,11 +301,15 @@ def main():
         p.error("--ab-steps and --steps must fit into --output")
     if o.ab and not o.dir and set(o.ab.split(",")) - {"plain", "profiler"}:
         p.error("levels need lanetrace and its ring directory: set LANETRACE_DIR or --dir")
+    if o.ab_lane and o.asynchronous:
+        p.error("--ab-lane times single steps: not with --asynchronous")
     e = Engine(o)
     out = {"torch": torch.__version__, "gpu": torch.cuda.get_device_name(), "graph": o.graph,
            "weights": sum(x.numel() for x in e.model.parameters()), "digests": digests(e, 16)}
     if o.ab:
         out["ab"] = ab(e, o)
+    elif o.ab_lane:
+        out["ab_lane"] = ab_lane(e, o)
     elif o.steps:
         steps_time(e, o.steps)
         out["step_us"] = statistics.median(steps_time(e, o.steps) for _ in range(9)) * 1e6
