@@ -43,6 +43,15 @@ static void store(void **params, const unsigned grid[3], const unsigned block[3]
   *ARG(uint64_t *, 0) = ARG(uint64_t, 1);
 }
 
+// lt_acc_stamp writes a value to two words 64 bytes apart, which the host watches.
+static void stamp(void **params, const unsigned grid[3], const unsigned block[3]) {
+  (void)grid;
+  (void)block;
+  uint64_t *words = ARG(uint64_t *, 0), value = ARG(uint64_t, 1);
+  __atomic_store_n(&words[0], value, __ATOMIC_RELEASE);
+  __atomic_store_n(&words[8], value, __ATOMIC_RELEASE);
+}
+
 static void args(void **params, const unsigned grid[3], const unsigned block[3]) {
   (void)grid;
   (void)block;
@@ -64,7 +73,7 @@ lt_testdriver_kernel_fn builtin_body(const struct fninfo *f) {
   } known[] = {
       {"lt_test_fill", fill, 3, 16},   {"lt_test_add", add, 4, 28},     {"lt_test_scale", scale, 3, 16},
       {"lt_test_copy8", copy8, 3, 24}, {"lt_test_store", store, 2, 16},
-      {"lt_test_args", args, 8, 41},
+      {"lt_test_args", args, 8, 41},   {"lt_acc_stamp", stamp, 3, 24},
   };
   // An entry that has the name but other parameters is somebody else's.
   for (size_t i = 0; i < sizeof known / sizeof known[0]; i++)

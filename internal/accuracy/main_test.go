@@ -1,0 +1,147 @@
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/lanetrace/lanetrace/internal/testdriver"
+	"github.com/lanetrace/lanetrace/spanring"
+)
+
+// The test binary is its own engine.
+func TestMain(m *testing.M) {
+	if slices.Contains(os.Args[1:], "-engine") {
+		os.Exit(command(os.Args[1:], nil, os.Stdin, os.Stdout, os.Stderr))
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// fakeActivity writes the records that CUPTI would have: the times that the
+// stand-in driver's kernels take, where the spans say that they were.
+func fakeActivity(r *result, path string) error {
+	var out bytes.Buffer
+	n := 0
+	correlation := 10
+	line := func(kind string, start, end, bytes int64, name string) {
+		fmt.Fprintf(&out, "%s\t%d\t%d\t7\t%d\t%d\t%s\n", kind, start, end, correlation, bytes, name)
+		n++
+	}
+	line(opKernel, 1, 2, 0, spinName) // set-up
+	correlation++
+	line(opKernel, 3, 4, 0, beginName)
+	now := int64(1000)
+	for i := range r.plan {
+		b := &r.plan[i]
+		inLane := make([]int64, len(b.Lanes))
+		for _, o := range b.Ops {
+			if o.Lane > 0 {
+				inLane[o.Lane-1]++
+			}
+		}
+		lane := 0
+		for _, o := range b.Ops {
+			correlation++
+			took := int64(1000)
+			if o.Lane > 0 {
+				sp := r.spans[spanOf{b.Lanes[o.Lane-1].Step, b.Lanes[o.Lane-1].Ordinal}]
+				took = max(1, (int64(sp.RawNS)-standInExcess)/inLane[o.Lane-1])
+				if o.Lane != lane {
+					now = max(now, sp.StartMonoNS+1580)
+				}
+			}
+			lane = o.Lane
+			if o.Ordinal > 0 {
+				sp, ok := r.spans[spanOf{b.Step, o.Ordinal}]
+				if !ok {
+					return fmt.Errorf("step %d has no span %d", b.Step, o.Ordinal)
+				}
+				// The stand-in's pair holds this much more, see its setting below.
+				took = max(1, int64(sp.RawNS)-standInExcess)
+				if sp.Gap == spanring.GapStarved || o.Kind == opGraph {
+					took = max(1, int64(cmp.Or(b.TargetNS, 5000)))
+					if b.Shape == "4 waves" {
+						took = (took-fixedNS)/4 + fixedNS
+					}
+				}
+				now = max(now, sp.EndMonoNS()-1460-took)
+			}
+			switch o.Kind {
+			case opGraph:
+				each := max(took/int64(o.Nodes), 1)
+				for k := range o.Nodes {
+					line(opKernel, now+int64(k)*each, now+int64(k+1)*each, 0, o.Name)
+				}
+			default:
+				line(o.Kind, now, now+took, o.Bytes, o.Name)
+			}
+			if now += took; o.Lane == 0 {
+				now++
+			}
+		}
+	}
+	fmt.Fprintf(&out, "end\t%d\t0\n", n)
+	return os.WriteFile(path, out.Bytes(), 0o600)
+}
+
+// standInExcess is what a queued pair holds beyond its kernel on the stand-in.
+const standInExcess = 3040
+
+func TestOverTheStandIn(t *testing.T) {
+	t.Setenv("LANETRACE_TESTDRIVER_AFTER_RECORD_NS", "1580")
+	js := filepath.Join(t.TempDir(), "all.json")
+	var out, errs bytes.Buffer
+	status := command([]string{"-library", testdriver.Build(t), "-tmp", t.TempDir(), "-scale", "0.02", "-processes", "1", "-cold", "0",
+		"-align", "300ms", "-streams", "2", "-json", js}, fakeActivity, nil, &out, &errs)
+	t.Log(errs.String())
+	t.Log(out.String())
+	if status != 0 {
+		t.Errorf("status %d", status)
+	}
+	for _, want := range []string{"## Processes", "## Kernels", "## Aims", "## What follows", "## Graphs", "## Placement", "## Structure", "out of order: 0.",
+		"copy to the host of 1 MiB", "graph of 100 kernels", "event shared", "| steady |", "| after idling |", "| beside busy streams |", "all kinds, alone"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("%q is missing", want)
+		}
+	}
+	var doc struct {
+		Processes []struct {
+			Constant uint32 `json:"constant_ns"`
+		} `json:"processes"`
+		Rows []struct {
+			row
+			CUPTI   []int64 `json:"cupti_ns"`
+			Control []int64 `json:"raw_without_cupti_ns"`
+		} `json:"rows"`
+		Placement [][7]int64 `json:"placement"`
+	}
+	b, err := os.ReadFile(js)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(b, &doc); err != nil {
+		t.Fatal(err)
+	}
+	if len(doc.Processes) != 5 || len(doc.Placement) < 3 || len(doc.Rows) < 60 {
+		t.Errorf("%d processes, %d placements, %d rows", len(doc.Processes), len(doc.Placement), len(doc.Rows))
+	}
+	for _, p := range doc.Processes {
+		if p.Constant < standInExcess-100 || p.Constant > standInExcess+100 {
+			t.Errorf("constant %d", p.Constant)
+		}
+	}
+	for _, r := range doc.Rows {
+		// Part constant also runs beside part align.
+		if len(r.CUPTI) != len(r.Control) && r.Part != "warm-up" {
+			t.Errorf("%+v: %d with CUPTI, %d without", r.row, len(r.CUPTI), len(r.Control))
+		}
+	}
+}
