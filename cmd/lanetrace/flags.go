@@ -182,9 +182,9 @@ func (f *metricFlags) instruments(getenv otlp.Getenv) *collector.Instruments {
 
 // keepFlags say which recordings are kept on disk.
 type keepFlags struct {
-	Keep      string    `help:"Keep the latest of what is read in this directory, as recordings that replay --since sends again after an outage (default: none are kept)." placeholder:"DIR"`
-	KeepBytes byteCount `help:"How much is kept at most; the oldest goes (default ${default})." default:"1GiB" placeholder:"SIZE"`
-	KeepAge   period    `help:"How long it is kept at most (default ${default})." default:"24h" placeholder:"D"`
+	Keep      string   `help:"Keep the latest of what is read in this directory, as recordings that replay --since sends again after an outage (default: none are kept)." placeholder:"DIR"`
+	KeepBytes keepSize `help:"How much is kept at most; the oldest goes (default ${default})." default:"1GiB" placeholder:"SIZE"`
+	KeepAge   keepAge  `help:"How long it is kept at most (default ${default})." default:"24h" placeholder:"D"`
 }
 
 // store is the store that the flags ask for, nil for none.
@@ -197,13 +197,30 @@ func (f *keepFlags) store(a *app) (*recording.Store, error) {
 	})
 }
 
-// Validate implements kong's validation.
-func (f *keepFlags) Validate() error {
-	if f.KeepBytes < 1<<20 {
-		return errors.New("--keep-bytes: want at least 1MiB")
+// keepSize is how much is kept, at least 1 MiB.
+type keepSize byteCount
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (k *keepSize) UnmarshalText(b []byte) error {
+	if err := (*byteCount)(k).UnmarshalText(b); err != nil {
+		return err
 	}
-	if time.Duration(f.KeepAge) < time.Minute {
-		return errors.New("--keep-age: want at least 1m")
+	if *k < 1<<20 {
+		return fmt.Errorf("want at least 1MiB, got %q", b)
+	}
+	return nil
+}
+
+// keepAge is how long it is kept, at least a minute.
+type keepAge period
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (k *keepAge) UnmarshalText(b []byte) error {
+	if err := (*period)(k).UnmarshalText(b); err != nil {
+		return err
+	}
+	if time.Duration(*k) < time.Minute {
+		return fmt.Errorf("want at least 1m, got %q", b)
 	}
 	return nil
 }
