@@ -82,6 +82,19 @@ func (s *speed) UnmarshalText(b []byte) error {
 	return nil
 }
 
+// serviceFlags are what a service needs to know: run's and sidecar's.
+type serviceFlags struct {
+	Listen listenAddr `help:"Where to serve /metrics (default ${default})." default:"127.0.0.1:9478" placeholder:"HOST:PORT"`
+	webFlags
+	dirFlags
+	otlpFlags
+	selectFlags
+	slowArmFlags
+	metricFlags
+	keepFlags
+	stateFlags
+}
+
 // dirFlags name the ring directory.
 type dirFlags struct {
 	Dir   string `help:"Ring directory of the engines (default /dev/shm/lanetrace-UID)." placeholder:"DIR"`

@@ -33,16 +33,8 @@ type runCmd struct {
 	Level  *lanetrace.Level `help:"Level that the program starts at: off, basic, lane or kernel (default lane)." placeholder:"LEVEL"`
 	Step   string           `help:"NVTX ranges that are steps, * for any text, separated by commas; or vllm, sglang, graph, window, window:MS, none, auto: see docs/attach.md (default auto)." placeholder:"PATTERNS"`
 	Lanes  string           `help:"NVTX ranges that are lanes; RANGE=NAME names one (default: all, or what belongs to the engine)." placeholder:"PATTERNS"`
-	Listen listenAddr       `help:"Where to serve /metrics (default ${default})." default:"127.0.0.1:9478" placeholder:"HOST:PORT"`
 	Report bool             `help:"Print a report on standard error at the end." default:"true" negatable:""`
-	webFlags
-	dirFlags
-	otlpFlags
-	selectFlags
-	slowArmFlags
-	metricFlags
-	keepFlags
-	stateFlags
+	serviceFlags
 }
 
 // Help says more than the flags do.

@@ -129,7 +129,7 @@ func TestRunEnvironment(t *testing.T) {
 	}{
 		{"plain", runCmd{Agent: lib}, nil, map[string]string{"LD_PRELOAD": lib, "NVTX_INJECTION64_PATH": lib, "LANETRACE_AGENT": lib}, ""},
 		{
-			"others are kept", runCmd{Agent: lib, Step: "step*", Lanes: "*", Level: &kernel, dirFlags: dirFlags{Dir: "/x", Group: "5"}}, map[string]string{"LD_PRELOAD": "/y/a.so /y/b.so:" + lib},
+			"others are kept", runCmd{Agent: lib, Step: "step*", Lanes: "*", Level: &kernel, serviceFlags: serviceFlags{dirFlags: dirFlags{Dir: "/x", Group: "5"}}}, map[string]string{"LD_PRELOAD": "/y/a.so /y/b.so:" + lib},
 			map[string]string{"LD_PRELOAD": lib + ":/y/a.so:/y/b.so", "NVTX_INJECTION64_PATH": lib, "LANETRACE_AGENT": lib, "LANETRACE_DIR": "/x", "LANETRACE_GROUP": "5", "LANETRACE_STEP": "step*", "LANETRACE_LANES": "*", "LANETRACE_LEVEL": "kernel"}, "",
 		},
 		{

@@ -11,15 +11,7 @@ import (
 )
 
 type sidecarCmd struct {
-	Listen listenAddr `help:"Where to serve /metrics (default ${default})." default:"127.0.0.1:9478" placeholder:"HOST:PORT"`
-	webFlags
-	dirFlags
-	otlpFlags
-	selectFlags
-	slowArmFlags
-	metricFlags
-	keepFlags
-	stateFlags
+	serviceFlags
 	deviceFlags
 	Duration period `help:"End after so long (default: on SIGINT or SIGTERM)." placeholder:"D"`
 }
