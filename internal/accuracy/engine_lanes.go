@@ -145,20 +145,20 @@ func (e *engine) lanes() error {
 	} {
 		r := row{Part: "lanes", Shape: w.name, TargetNS: w.targetNS, Clock: "warm", Mode: "queued"}
 		for range e.count(10) {
-			if err := e.laned(r, w, 8, false); err != nil {
+			if err := e.laned(r, w, 8, false, false); err != nil {
 				return err
 			}
 		}
 		r.Mode = "drained"
 		for range e.count(80) {
-			if err := e.laned(r, w, 1, false); err != nil {
+			if err := e.laned(r, w, 1, false, false); err != nil {
 				return err
 			}
 		}
 	}
 	r := row{Part: "lanes", Shape: "10 kernels, event shared with the next lane", TargetNS: 50_000, Clock: "warm", Mode: "queued"}
 	for range e.count(10) {
-		if err := e.laned(r, spins(10, 5_000), 8, true); err != nil {
+		if err := e.laned(r, spins(10, 5_000), 8, true, false); err != nil {
 			return err
 		}
 	}
@@ -168,7 +168,7 @@ func (e *engine) lanes() error {
 	}
 	r.Shape = "10 kernels, each with its own pair"
 	for range e.count(10) {
-		if err := e.laned(r, spins(10, 5_000), 8, false); err != nil {
+		if err := e.laned(r, spins(10, 5_000), 8, false, true); err != nil {
 			return err
 		}
 	}
@@ -179,8 +179,9 @@ func (e *engine) lanes() error {
 }
 
 // laned runs n lanes around w, each in a step of its own; with shared, two
-// neighbours in each step. Of a row that is queued they lie behind a plug.
-func (e *engine) laned(r row, w inLane, n int, shared bool) error {
+// neighbours in each step; with armed, kernels inside have pairs of their own. Of a
+// row that is queued they lie behind a plug.
+func (e *engine) laned(r row, w inLane, n int, shared, armed bool) error {
 	j := e.job(r)
 	queued := r.Mode == "queued"
 	if queued {
@@ -189,6 +190,9 @@ func (e *engine) laned(r row, w inLane, n int, shared bool) error {
 		}
 	}
 	for range n {
+		if armed {
+			e.hub.Arm(1)
+		}
 		step := e.hub.StepBegin()
 		j.b.Lanes = append(j.b.Lanes, laneOf{step.ID(), 1})
 		l := e.dev.LaneBegin(step, e.lane[0], e.s)

@@ -106,7 +106,7 @@ func TestOverTheStandIn(t *testing.T) {
 	if status != 0 {
 		t.Errorf("status %d", status)
 	}
-	for _, want := range []string{"## Processes", "## Kernels", "## Aims", "## What follows", "## Graphs", "## Placement", "## Structure", "out of order: 0.",
+	for _, want := range []string{"## Processes", "## Kernels", "## Lines", "## Aims", "## What follows", "## Graphs", "## Placement", "## Structure", "out of order: 0.",
 		"copy to the host of 1 MiB", "graph of 100 kernels", "event shared", "| steady |", "| after idling |", "| beside busy streams |", "all kinds, alone"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("%q is missing", want)
@@ -143,5 +143,73 @@ func TestOverTheStandIn(t *testing.T) {
 		if len(r.CUPTI) != len(r.Control) && r.Part != "warm-up" {
 			t.Errorf("%+v: %d with CUPTI, %d without", r.row, len(r.CUPTI), len(r.Control))
 		}
+	}
+}
+
+// TestWrongIsAFailure: what cannot be noise ends the program with status 1 and
+// says so.
+func TestWrongIsAFailure(t *testing.T) {
+	for _, tc := range []struct {
+		name, want string
+		spoil      func(b []byte) []byte
+	}{
+		{"a record of another kernel", `- constant 1: batch 0 (constant, 1 block), operation 1: enqueued was kernel "lt_spin", the record is of kernel "other"`, func(b []byte) []byte {
+			// The first is of the set-up, the second the plug.
+			i := bytes.Index(b, []byte(beginName))
+			at := i + len(beginName) + bytes.Index(b[i+len(beginName):], []byte("lt_spin\n")) + len("lt_spin\n")
+			return append(b[:at:at], bytes.Replace(b[at:], []byte("\tlt_spin\n"), []byte("\tother\n"), 1)...)
+		}},
+		{"the file has no end", "it has no end", func(b []byte) []byte { return b[:bytes.LastIndex(b, []byte("end"))] }},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			var out, errs bytes.Buffer
+			status := command([]string{"-library", testdriver.Build(t), "-tmp", t.TempDir(), "-parts", "constant", "-processes", "1"},
+				func(r *result, path string) error {
+					if err := fakeActivity(r, path); err != nil {
+						return err
+					}
+					b, err := os.ReadFile(path)
+					if err != nil {
+						return err
+					}
+					return os.WriteFile(path, tc.spoil(b), 0o600)
+				}, nil, &out, &errs)
+			if status != 1 || !strings.Contains(out.String(), "## Wrong") || !strings.Contains(out.String(), tc.want) {
+				t.Errorf("status %d:\n%s\n%s", status, out.String(), errs.String())
+			}
+		})
+	}
+}
+
+func TestCommandLine(t *testing.T) {
+	for _, tc := range []struct {
+		args   string
+		status int
+		err    string
+	}{
+		{"-h", 0, "status 1 says that something is wrong"},
+		{"-parts kernels,sleep", 2, `-parts: "sleep" is none of constant, kernels`},
+		{"-scale 0", 2, "a count is out of its range"},
+		{"-nonsense", 2, "flag provided but not defined"},
+		{"more", 2, `"more" is no flag`},
+		{"-activity /nowhere/lib.so", 2, "the library that writes activity records: stat /nowhere/lib.so"},
+	} {
+		t.Run(tc.args, func(t *testing.T) {
+			var out, errs bytes.Buffer
+			status := command(strings.Fields(tc.args), nil, nil, &out, &errs)
+			if status != tc.status || !strings.Contains(errs.String(), tc.err) {
+				t.Errorf("status %d: %s", status, errs.String())
+			}
+		})
+	}
+}
+
+// TestNoDriver: an engine that cannot open its GPU is said to have failed, with its
+// last words.
+func TestNoDriver(t *testing.T) {
+	var out, errs bytes.Buffer
+	status := command([]string{"-library", "/nowhere/libcuda.so.1", "-activity", "", "-tmp", t.TempDir(), "-parts", "constant", "-processes", "1"}, nil, nil, &out, &errs)
+	if status != 1 || !strings.Contains(out.String(), "cannot load the CUDA driver library /nowhere/libcuda.so.1") {
+		t.Errorf("status %d:\n%s\n%s", status, out.String(), errs.String())
 	}
 }

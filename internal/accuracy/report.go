@@ -137,6 +137,7 @@ func (r *report) all(parts ...string) []sample {
 func (r *report) print(w io.Writer) {
 	r.printProcesses(w)
 	r.printKernels(w)
+	r.printLines(w)
 	r.printAims(w)
 	r.printFollow(w)
 	r.printRaw(w)
@@ -206,6 +207,38 @@ func (r *report) printKernels(w io.Writer) {
 		fmt.Fprintf(w, "| %s | %s | %s | %d | %s | %s | %s | %s | %s | %s | %s | %s | %s | %s | %s | %s |\n", k.Shape, k.Mode, k.Clock, e.N,
 			us(median(pick(g.samples, (*sample).cupti))), us(raw), signed(e.P1), signed(e.P10), signed(e.P50), signed(e.P90),
 			signed(e.P99), us(e.MaxAbs), percent(e.Inner), percent(share(g.samples, (*sample).inUncertainty)), percent(share(g.samples, queued)), without)
+	}
+}
+
+// printLines shows where the straight lines through the lengths from 1 to 10 µs meet
+// zero cycles: for CUPTI's times it is the fixed part of a kernel, which its own
+// duration holds and the calibration's line does not.
+func (r *report) printLines(w io.Writer) {
+	began := false
+	for _, sh := range shapes {
+		var x, cupti, raw, alone []float64
+		for _, k := range r.of("kernels") {
+			g := r.rows[k]
+			if k.Shape != sh.name || k.Mode != "queued" || k.Clock != "warm" || k.TargetNS < 1_000 || k.TargetNS > 10_000 || len(g.samples) == 0 {
+				continue
+			}
+			inner := filter(g.samples, func(s *sample) bool { return s.fromEnd >= 12 })
+			x = append(x, float64(cyclesFor(k.TargetNS)/sh.waves))
+			cupti, raw = append(cupti, median(pick(inner, (*sample).cupti))), append(raw, median(pick(inner, (*sample).raw)))
+			alone = append(alone, median(pick(filter(g.control, func(s *sample) bool { return s.fromEnd >= 12 }), (*sample).raw)))
+		}
+		if len(x) < 2 {
+			continue
+		}
+		if !began {
+			fmt.Fprint(w, "\n## Lines\n\nIntercept in µs and slope in ns a cycle of the medians of queued kernels of 1 to 10 µs.\n\n| grid | CUPTI | pair | pair without CUPTI |\n| --- | --- | --- | --- |\n")
+			began = true
+		}
+		one := func(y []float64) string {
+			a, b := line(x, y)
+			return fmt.Sprintf("%.3f + %.4f", a/1e3, b)
+		}
+		fmt.Fprintf(w, "| %s | %s | %s | %s |\n", sh.name, one(cupti), one(raw), one(alone))
 	}
 }
 

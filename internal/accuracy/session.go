@@ -95,8 +95,11 @@ func session(ctx context.Context, o options, name string, parts []string, witnes
 	_, werr := io.WriteString(in, proceed+"\n")
 	cerr := cmd.Wait()
 	rerr = read()
-	if err := errors.Join(werr, rerr); err != nil || cerr != nil {
-		return nil, fmt.Errorf("engine %s: %w: %s", name, errors.Join(cerr, err), lastLine(words.String()))
+	if cerr != nil { // then what was read is no wonder
+		return nil, fmt.Errorf("engine %s: %w: %s", name, cerr, lastLine(words.String()))
+	}
+	if err := errors.Join(werr, rerr); err != nil {
+		return nil, fmt.Errorf("engine %s: %w", name, err)
 	}
 	f, err := os.Open(plan)
 	if err != nil {

@@ -55,6 +55,22 @@ func median(values []int64) float64 {
 	return quantile(s, 0.5)
 }
 
+// line is the least-squares line through points.
+func line(x, y []float64) (intercept, slope float64) {
+	var mx, my, sxx, sxy float64
+	n := float64(len(x))
+	for i := range x {
+		mx += x[i] / n
+		my += y[i] / n
+	}
+	for i := range x {
+		sxx += (x[i] - mx) * (x[i] - mx)
+		sxy += (x[i] - mx) * (y[i] - my)
+	}
+	slope = sxy / sxx
+	return my - slope*mx, slope
+}
+
 // us is a time in ns as µs with the digits that carry something.
 func us(ns float64) string {
 	switch a := math.Abs(ns); {

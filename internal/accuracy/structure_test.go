@@ -5,8 +5,11 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/lanetrace/lanetrace/collector"
 	"github.com/lanetrace/lanetrace/exporters/recording"
+	"github.com/lanetrace/lanetrace/spanring"
 )
 
 // TestRecordings holds every recording there is against what readers of spans take
@@ -60,5 +63,58 @@ func TestRecordings(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+func TestStructure(t *testing.T) {
+	lane := func(ordinal, parent uint32, start int64, raw uint64) collector.Span {
+		return collector.Span{Span: spanring.Span{Kind: spanring.KindLane, Ordinal: ordinal, Parent: parent, StartMonoNS: start, RawNS: raw, Stream: 1}}
+	}
+	kernel := func(ordinal, parent uint32, start int64, raw uint64) collector.Span {
+		s := lane(ordinal, parent, start, raw)
+		s.Kind, s.LeadNS = spanring.KindKernel, start-int64(ordinal) // enqueued at 1, 2, ...
+		return s
+	}
+	for _, tc := range []struct {
+		name  string
+		spans []collector.Span
+		want  []violation
+	}{
+		{"well", []collector.Span{lane(1, 0, 1000, 1000), kernel(2, 1, 1000, 400), kernel(3, 1, 1400, 600)}, nil},
+		{"within what a position can be off", []collector.Span{lane(1, 0, 1000, 1000), kernel(2, 1, 904, 400), kernel(3, 1, 1208, 888)}, nil},
+		{"begins before its lane", []collector.Span{lane(1, 0, 1000, 1000), kernel(2, 1, 903, 400)}, []violation{{"begins before its lane", 7, 2, 97}}},
+		{"ends after its lane", []collector.Span{lane(1, 0, 1000, 1000), kernel(2, 1, 1500, 700)}, []violation{{"ends after its lane", 7, 2, 200}}},
+		{"a lane in a lane", []collector.Span{lane(1, 0, 1000, 1000), lane(2, 1, 1500, 700)}, []violation{{"ends after its lane", 7, 2, 200}}},
+		{"before its neighbour's end", []collector.Span{kernel(1, 0, 1000, 400), kernel(2, 0, 1300, 400)},
+			[]violation{{"begins before the one before it on its stream has ended", 7, 2, 100}}},
+		{"out of order", []collector.Span{kernel(1, 0, 5000, 400), kernel(2, 0, 1000, 400)},
+			[]violation{{"begins before the one before it on its stream has ended", 7, 2, 4400}}},
+		{"worst first", []collector.Span{lane(1, 0, 1000, 1000), kernel(2, 1, 800, 300), kernel(3, 1, 1900, 700)},
+			[]violation{{"ends after its lane", 7, 3, 600}, {"begins before its lane", 7, 2, 200}}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			var s structure
+			s.ObserveStep(&collector.Step{Number: 7, Spans: tc.spans})
+			s.finish()
+			if d := cmp.Diff(tc.want, s.found); d != "" {
+				t.Error(d)
+			}
+			if s.spans != len(tc.spans) {
+				t.Errorf("%d spans", s.spans)
+			}
+		})
+	}
+}
+
+func TestStructureIsBounded(t *testing.T) {
+	var s structure
+	for range maxFound + 5 {
+		s.ObserveStep(&collector.Step{Number: 1, Spans: []collector.Span{
+			{Span: spanring.Span{Kind: spanring.KindLane, Ordinal: 1, StartMonoNS: 1000, RawNS: 10}},
+			{Span: spanring.Span{Kind: spanring.KindLane, Ordinal: 2, Parent: 1, StartMonoNS: 1000, RawNS: 1000}},
+		}})
+	}
+	if len(s.found) != maxFound || s.more != 5 {
+		t.Errorf("%d and %d more", len(s.found), s.more)
 	}
 }
