@@ -8,6 +8,8 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -20,6 +22,8 @@ type flags struct {
 	Phase   string        `default:"now" help:"Printed with each line."`
 	Times   int           `default:"3" help:"How often to compare."`
 	Every   time.Duration `default:"1s" help:"How far apart."`
+
+	unknown map[string]bool // fields that nvidia-smi does not know
 }
 
 func main() {
@@ -115,15 +119,29 @@ func (f *flags) scrape(ctx context.Context) (exposition, error) {
 	return exposition(strings.Split(string(b), "\n")), nil
 }
 
-// ask runs nvidia-smi once.
+// notField is how nvidia-smi refuses a field that it does not know.
+var notField = regexp.MustCompile(`Field "([^"]+)" is not a valid field`)
+
+// ask runs nvidia-smi once. Fields that it does not know are left out from then on.
 func (f *flags) ask(ctx context.Context) ([]fields, error) {
-	var names []string
-	for _, r := range readings {
-		names = append(names, r.field)
+	for {
+		var names []string
+		for _, r := range readings {
+			if !f.unknown[r.field] {
+				names = append(names, r.field)
+			}
+		}
+		out, err := exec.CommandContext(ctx, f.Command, "--query-gpu=uuid,"+strings.Join(names, ","), "--format=csv,noheader,nounits").CombinedOutput()
+		if m := notField.FindSubmatch(out); err != nil && m != nil && slices.Contains(names, string(m[1])) {
+			if f.unknown == nil {
+				f.unknown = make(map[string]bool)
+			}
+			f.unknown[string(m[1])] = true
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("run %s: %w: %s", f.Command, err, strings.TrimSpace(string(out)))
+		}
+		return parseFields(string(out), names)
 	}
-	out, err := exec.CommandContext(ctx, f.Command, "--query-gpu=uuid,"+strings.Join(names, ","), "--format=csv,noheader,nounits").Output()
-	if err != nil {
-		return nil, fmt.Errorf("run %s: %w: %s", f.Command, err, strings.TrimSpace(string(out)))
-	}
-	return parseFields(string(out), names)
 }

@@ -44,9 +44,10 @@ func TestRun(t *testing.T) {
 	smi := filepath.Join(t.TempDir(), "nvidia-smi")
 	script := `#!/bin/sh
 case "$*" in
+*remapped_rows.failure*) echo 'Field "remapped_rows.failure" is not a valid field to query.'; exit 2;;
 *-lms*) while :; do echo "` + uuid + `, 601.00"; sleep 0.02 || exit; done;;
 esac
-echo "` + uuid + `, 605.5, 1980, 3201, 62, 1000, 143771, 97, 55, 0, [N/A], [N/A], 0, Yes, No, 0x0000000000000004"
+echo "` + uuid + `, 605.5, 1980, 3201, 62, 1000, 143771, 97, 55, 0, [N/A], [N/A], 0, Yes, 0x0000000000000004"
 `
 	if err := os.WriteFile(smi, []byte(script), 0o700); err != nil {
 		t.Fatal(err)
@@ -76,7 +77,7 @@ echo "` + uuid + `, 605.5, 1980, 3201, 62, 1000, 143771, 97, 55, 0, [N/A], [N/A]
 		{"remapped_rows.correctable", "absent", "[N/A]", "absent", "both", "absent"},
 		{"remapped_rows.uncorrectable", "absent", "0", "absent", "ONE", "ABSENT"},
 		{"remapped_rows.pending", "1", "Yes", "1", "0"},
-		{"remapped_rows.failure", "absent", "No", "absent", "ONE", "ABSENT"},
+		{"remapped_rows.failure", "absent", "absent", "both", "absent"},
 		{reasons, "4", "0x0000000000000004", "4", "0", "bits"},
 	}
 	if d := cmp.Diff(want, got); d != "" {
