@@ -105,6 +105,15 @@ func share(samples []sample, f func(*sample) bool) float64 {
 	return float64(len(filter(samples, f))) / float64(len(samples))
 }
 
+// withoutLast leaves out the last dozen pairs of each queue, behind which nothing
+// more came, unless there are no others.
+func withoutLast(samples []sample) []sample {
+	if in := filter(samples, func(s *sample) bool { return s.fromEnd >= 12 }); len(in) > 0 {
+		return in
+	}
+	return samples
+}
+
 func queued(s *sample) bool { return s.gap == spanring.GapQueued }
 func (s *sample) inUncertainty() bool {
 	e := s.errNS()
@@ -222,10 +231,10 @@ func (r *report) printLines(w io.Writer) {
 			if k.Shape != sh.name || k.Mode != "queued" || k.Clock != "warm" || k.TargetNS < 1_000 || k.TargetNS > 10_000 || len(g.samples) == 0 {
 				continue
 			}
-			inner := filter(g.samples, func(s *sample) bool { return s.fromEnd >= 12 })
+			inner, control := withoutLast(g.samples), withoutLast(g.control)
 			x = append(x, float64(cyclesFor(k.TargetNS)/sh.waves))
 			cupti, raw = append(cupti, median(pick(inner, (*sample).cupti))), append(raw, median(pick(inner, (*sample).raw)))
-			alone = append(alone, median(pick(filter(g.control, func(s *sample) bool { return s.fromEnd >= 12 }), (*sample).raw)))
+			alone = append(alone, median(pick(control, (*sample).raw)))
 		}
 		if len(x) < 2 {
 			continue
