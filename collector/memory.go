@@ -27,6 +27,7 @@ type AllocSource interface {
 type memory struct {
 	mu     sync.Mutex
 	growth *ledger.Growth
+	every  int64 // ns between two looks at growth
 	lookNS int64 // when growth was looked at last, of the source's time
 	looked bool
 	top    siteTop
@@ -34,7 +35,10 @@ type memory struct {
 }
 
 func (m *memory) init(label string, topSites int, o ledger.GrowthOptions) {
-	m.growth = ledger.NewGrowth(o)
+	m.growth, m.every = ledger.NewGrowth(o), growthEvery.Nanoseconds()
+	if o.Window > 0 {
+		m.every = min(m.every, (o.Window / growthLooks).Nanoseconds())
+	}
 	attrs := func(site string) metric.MeasurementOption {
 		return metric.WithAttributeSet(attribute.NewSet(attribute.String(labelEngine, label), attribute.String(labelSite, site)))
 	}
@@ -47,8 +51,10 @@ const (
 	DefaultTopSites = 50
 	// topLeaks is how many suspected leaks of an engine do.
 	topLeaks = 10
-	// growthEvery is how often an engine's sites are looked at for growth.
+	// growthEvery is how often an engine's sites are looked at for growth; in a window
+	// that is shorter than usual so often in all.
 	growthEvery = 5 * time.Second
+	growthLooks = 20
 	// MaxViolations is how many violated guard bands of an engine are kept.
 	MaxViolations = 64
 )
@@ -86,7 +92,7 @@ func (e *Engine) SuspectedLeaks() []ledger.Suspect {
 func (e *Engine) watchMemory(nowNS int64) {
 	m := &e.mem
 	m.mu.Lock()
-	due := !m.looked || nowNS-m.lookNS >= int64(growthEvery)
+	due := !m.looked || nowNS-m.lookNS >= m.every
 	if due {
 		m.looked, m.lookNS = true, nowNS
 	}

@@ -216,6 +216,25 @@ func TestSuspectedLeaks(t *testing.T) {
 	}
 }
 
+// TestShortLeakWindow: a window that is shorter than usual is looked at more often.
+func TestShortLeakWindow(t *testing.T) {
+	for _, c := range []struct {
+		window time.Duration
+		scans  int // in 30 s
+	}{{0, 6}, {20 * time.Minute, 6}, {100 * time.Second, 6}, {20 * time.Second, 30}, {4 * time.Second, 150}} {
+		src := &allocSource{memSource: newMemSource("leak.go:1"), scan: spanring.AllocScan{State: spanring.AllocsPublished}}
+		p, _ := run(t, src, ProcessorOptions{Growth: ledger.GrowthOptions{Window: c.window}})
+		start, before := src.nowNS, src.scans
+		for s := range int64(300) {
+			src.nowNS = start + s*int64(100*time.Millisecond)
+			pollAll(t, p)
+		}
+		if n := src.scans - before; n < c.scans || n > c.scans+2 {
+			t.Errorf("window %v: %d scans in 30 s, want %d", c.window, n, c.scans)
+		}
+	}
+}
+
 // allocSource is a source whose allocations a test sets.
 type allocSource struct {
 	*memSource

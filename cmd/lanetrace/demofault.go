@@ -20,6 +20,7 @@ import (
 type faultFlags struct {
 	Fault       faulty.Fault `help:"Show what an operator sees of a fault: crash, hang, leak, overrun, perturb or drop. A small engine on a simulated GPU has it." placeholder:"FAULT"`
 	HangAfter   period       `help:"With --fault hang: how long a span may be in flight before the engine counts as hung (default ${default}; of a sidecar 30s)." default:"2s" placeholder:"D"`
+	LeakWindow  leakWindow   `help:"With --fault leak: how long a call site has to do nothing but grow to be a suspected leak (default ${default}; of a sidecar 10m)." default:"5s" placeholder:"D"`
 	KeepRunning bool         `help:"With --fault: go on after it was shown, until Ctrl-C or --duration, so that other commands and a browser can look."`
 
 	FaultEngine string `help:"Be the engine of --fault, in this ring directory." placeholder:"DIR" hidden:"" env:"-"`
@@ -144,7 +145,7 @@ func (c *demoCmd) faultService(a *app, dir spanring.Dir) (*service, error) {
 	if err != nil {
 		return nil, err
 	}
-	o := serviceOptions{listen: c.Listen, web: web, ins: c.instruments(a.getenv), endpoint: c.OTLPEndpoint, dir: dir, log: a.log.slog(true)}
+	o := serviceOptions{listen: c.Listen, web: web, ins: c.instruments(a.getenv), endpoint: c.OTLPEndpoint, dir: dir, log: a.log.slog(true), growth: c.LeakWindow.growth()}
 	s, err := a.newService(o)
 	if !errors.Is(err, syscall.EADDRINUSE) {
 		return s, err

@@ -64,14 +64,17 @@ func showHang(ctx context.Context, s *stage) error {
 }
 
 func showLeak(ctx context.Context, s *stage) error {
+	s.step("what does nothing but grow for %v is suspected", time.Duration(s.c.LeakWindow))
 	table, err := s.table(ctx, "MEMORY", "suspected leak: ")
 	if err != nil {
 		return err
 	}
-	if err := s.noticed(ctx, series{"lanetrace_memory_site_live_bytes", []string{"make.go:"}, isPositive}); err != nil {
+	if err := s.noticed(ctx,
+		series{"lanetrace_memory_site_live_bytes", []string{"make.go:"}, isPositive},
+		series{"lanetrace_memory_site_growth_bytes_per_second", []string{"make.go:"}, isPositive},
+	); err != nil {
 		return err
 	}
-	s.say("  rises; after ten minutes of nothing but growth lanetrace_memory_site_growth_bytes_per_second\n  names the site and its rate, which an alert can wait for")
 	s.section("THE REPORT (lanetrace report)", table)
 	return nil
 }

@@ -93,6 +93,7 @@ type serviceFlags struct {
 	metricFlags
 	keepFlags
 	stateFlags
+	leakFlag
 }
 
 // dirFlags name the ring directory.

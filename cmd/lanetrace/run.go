@@ -441,7 +441,7 @@ func (c *runCmd) service(a *app, dir spanring.Dir) (*service, error) {
 	}
 	o := serviceOptions{
 		listen: c.Listen, web: web, ins: c.instruments(a.getenv), endpoint: c.OTLPEndpoint, dir: dir, log: a.log.slog(true),
-		keep: keep, keepBytes: uint64(c.KeepBytes),
+		keep: keep, keepBytes: uint64(c.KeepBytes), growth: c.LeakWindow.growth(),
 	}
 	serv, err := a.newService(o)
 	if !errors.Is(err, syscall.EADDRINUSE) {

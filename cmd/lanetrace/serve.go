@@ -23,6 +23,7 @@ import (
 	"github.com/lanetrace/lanetrace/exporters/otlp"
 	"github.com/lanetrace/lanetrace/exporters/prometheus"
 	"github.com/lanetrace/lanetrace/exporters/recording"
+	"github.com/lanetrace/lanetrace/ledger"
 	"github.com/lanetrace/lanetrace/spanring"
 )
 
@@ -43,6 +44,8 @@ type service struct {
 	srv  *http.Server
 	web  webConfig
 	page *web.Page
+	// growth says which call sites are suspected leaks.
+	growth ledger.GrowthOptions
 
 	errc  chan error
 	col   atomic.Pointer[collector.Collector]
@@ -63,11 +66,13 @@ type serviceOptions struct {
 	keep      *recording.Store
 	keepBytes uint64
 	devices   *devices // nil: GPUs are not read
+
+	growth ledger.GrowthOptions // which call sites are suspected leaks
 }
 
 // newService listens and makes the exporters; it reads nothing yet.
 func (a *app) newService(o serviceOptions) (s *service, err error) {
-	s = &service{a: a, log: o.log, ins: o.ins, keep: o.keep, web: o.web, errc: make(chan error, 1)}
+	s = &service{a: a, log: o.log, ins: o.ins, keep: o.keep, web: o.web, growth: o.growth, errc: make(chan error, 1)}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, s.close())
@@ -206,7 +211,7 @@ func (s *service) serve() {
 // read reads the rings of dir until ctx ends: all that is there by then, too.
 // attached, if not nil, is called when an engine's series are there.
 func (s *service) read(ctx context.Context, dir spanring.Dir, selector func() collector.Selector, attached func(*collector.Engine)) error {
-	po := collector.ProcessorOptions{Instruments: s.ins, Observers: []collector.Observer{s.page}}
+	po := collector.ProcessorOptions{Instruments: s.ins, Observers: []collector.Observer{s.page}, Growth: s.growth}
 	if s.exp != nil {
 		po.Exporter = s.exp
 	}

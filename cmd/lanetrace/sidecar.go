@@ -48,7 +48,7 @@ func (c *sidecarCmd) Run(a *app) error {
 	}
 	s, err = a.newService(serviceOptions{
 		listen: c.Listen, web: web, ins: c.instruments(a.getenv), endpoint: c.OTLPEndpoint, dir: dir, log: a.log.slog(false),
-		keep: keep, keepBytes: uint64(c.KeepBytes), devices: gpus,
+		keep: keep, keepBytes: uint64(c.KeepBytes), devices: gpus, growth: c.LeakWindow.growth(),
 	})
 	if err != nil {
 		return err
