@@ -23,14 +23,15 @@ import (
 )
 
 type replayCmd struct {
-	Path   string      `arg:"" help:"Recording to play (.ltrec), or a directory of them, such as sidecar --keep keeps." placeholder:"FILE|DIR"`
-	Speed  *speed      `help:"How fast: real, max, or a factor (default: real for a file, max for a directory)." placeholder:"real|max|N"`
-	Since  moment      `help:"Only steps that ended at this time or later: how long ago, such as 90s or 2h, or a time, such as 2026-01-31T15:04:05." placeholder:"TIME"`
-	Until  moment      `help:"Only steps that began at this time or before." placeholder:"TIME"`
-	Format format      `help:"What to write to standard output: text, otlp-json or chrome (trace events, which https://ui.perfetto.dev opens). Default: text, unless there is an OTLP endpoint." placeholder:"text|otlp-json|chrome"`
-	Out    string      `help:"Write to this file instead of standard output." placeholder:"FILE"`
-	Select bool        `help:"Write only the steps that a live engine's would be chosen from, not every step."`
-	Engine engineMatch `help:"Play only this engine: a service name, an executable or the beginning of a run id." placeholder:"E"`
+	Path    string      `arg:"" help:"Recording to play (.ltrec), or a directory of them, such as sidecar --keep keeps." placeholder:"FILE|DIR"`
+	Speed   *speed      `help:"How fast: real, max, or a factor (default: real for a file, max for a directory)." placeholder:"real|max|N"`
+	Since   moment      `help:"Only steps that ended at this time or later: how long ago, such as 90s or 2h, or a time, such as 2026-01-31T15:04:05." placeholder:"TIME"`
+	Until   moment      `help:"Only steps that began at this time or before." placeholder:"TIME"`
+	Format  format      `help:"What to write to standard output: text, otlp-json or chrome (trace events, which https://ui.perfetto.dev opens). Default: text, unless there is an OTLP endpoint." placeholder:"text|otlp-json|chrome"`
+	Out     string      `help:"Write to this file instead of standard output." placeholder:"FILE"`
+	Select  bool        `help:"Write only the steps that a live engine's would be chosen from, not every step."`
+	Metrics string      `help:"Write to this file, - for standard output, what /metrics would have said where playing ends, readings of GPUs included. Steps are written only if --format, --out or --otlp-endpoint says so, too." placeholder:"FILE"`
+	Engine  engineMatch `help:"Play only this engine: a service name, an executable or the beginning of a run id." placeholder:"E"`
 	otlpFlags
 	selectFlags
 
@@ -56,17 +57,25 @@ func (c *replayCmd) Run(a *app) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, runs.close()) }()
+	if runs.readings != nil {
+		defer runs.readings.Close()
+	}
 
 	sink, err := c.sink(a)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, sink.close()) }()
+	metrics, err := c.metrics(a, runs.readings)
+	if err != nil {
+		return err
+	}
 	left := new(leftOut)
 	win := window{next: sink.exporter, sinceUnixNS: c.Since.unixNS(), untilUnixNS: c.Until.unixNS(), ends: runs.dir, left: left}
 	po := collector.ProcessorOptions{Logger: a.log.slog(true), Selector: collector.SelectAll{}}
 	var there []spanring.Info
-	p := playing{clock: player.SystemClock{}, factor: 1}
+	po.Instruments = metrics.instruments()
+	p := playing{clock: player.SystemClock{}, factor: 1, metrics: metrics}
 	if runs.dir {
 		p.factor = 0
 	}
@@ -101,7 +110,7 @@ func (c *replayCmd) Run(a *app) (err error) {
 		shown(unixNS)
 		return sink.wait(a.ctx)
 	}
-	err = p.play(a.ctx)
+	err = errors.Join(p.play(a.ctx), metrics.write(a))
 	left.say(a)
 	if err == nil {
 		err = runs.damage
@@ -122,6 +131,8 @@ type playables struct {
 	dir    bool
 	damage error // of what is not among list
 	close  func() error
+
+	readings *recording.Readings // of GPUs; nil: there are none
 }
 
 // playable is a run that can be played.
@@ -151,7 +162,8 @@ func (c *replayCmd) open() (playables, error) {
 		for _, r := range k.Runs(c.Since.unixNS(), c.Until.unixNS()) {
 			ps.list = append(ps.list, playable{r.Info, r.StartUnixNS, r.EndUnixNS, func() (replaySource, error) { return r.Source() }})
 		}
-		return ps, nil
+		ps.readings, err = k.Readings(c.Since.unixNS(), c.Until.unixNS())
+		return ps, err
 	}
 	f, err := recording.Open(c.Path)
 	if err != nil {
@@ -162,7 +174,10 @@ func (c *replayCmd) open() (playables, error) {
 		ps.list = append(ps.list, playable{r.Info, r.StartMonoNS + r.WallOffsetNS, r.EndMonoNS + r.WallOffsetNS, func() (replaySource, error) { return f.Source(i) }})
 	}
 	slices.SortStableFunc(ps.list, func(a, b playable) int { return cmp.Compare(a.startUnixNS, b.startUnixNS) })
-	return ps, nil
+	if f.HasReadings() {
+		ps.readings, err = f.Readings()
+	}
+	return ps, err
 }
 
 // window passes on the steps, and the requests that ended, of a span of time.
@@ -284,6 +299,8 @@ type playing struct {
 	clock     player.Clock
 	// each is called after whatever was received together. An error ends playing.
 	each func(unixNS int64) error
+	// metrics, if not nil, are told of the time.
+	metrics *replayMetrics
 
 	runs []*replayRun
 }
@@ -301,6 +318,7 @@ func (p *playing) play(ctx context.Context) (first error) {
 			note(r.proc.Close())
 		}
 	}()
+	defer func() { p.metrics.rest(p.endUnixNS, p.runs) }()
 	startNS, baseNS := p.clock.MonoNS(), int64(0)
 	if len(p.waiting) > 0 {
 		baseNS = p.waiting[0].startUnixNS
@@ -328,6 +346,7 @@ func (p *playing) play(ctx context.Context) (first error) {
 			}
 			p.runs = append(p.runs, r)
 		}
+		p.metrics.upTo(next, p.runs)
 		// What was received together is polled together, at every speed: so the
 		// outcome is the same, to the order of its lines.
 		for i := 0; i < len(p.runs); {
@@ -399,6 +418,9 @@ func (c *replayCmd) sink(a *app) (*sink, error) {
 		if c.OTLPEndpoint != "" {
 			return nil, fmt.Errorf("OTLP is %s", a.otlpText(c.OTLPEndpoint))
 		}
+	}
+	if c.Metrics != "" && c.Format == "" && c.Out == "" {
+		return &sink{exporter: unsent{}, wait: func(context.Context) error { return nil }, close: func() error { return nil }}, nil
 	}
 	return a.fileSink(c.Format, c.Out)
 }

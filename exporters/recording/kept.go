@@ -182,9 +182,9 @@ func (f *File) readingsIn(at int64) (gs []Reading, err error) {
 }
 
 // Readings begins to read the readings of devices between two times, in Unix ns, and
-// up to [Straddle] around them; 0 is no bound. ok is false when there are none. The
-// caller closes them.
-func (k *Kept) Readings(sinceUnixNS, untilUnixNS int64) (r *Readings, ok bool, err error) {
+// up to [Straddle] around them; 0 is no bound. It is nil where there are none. The
+// caller closes it.
+func (k *Kept) Readings(sinceUnixNS, untilUnixNS int64) (*Readings, error) {
 	var parts []keptPart
 	for _, p := range k.readings {
 		if (sinceUnixNS == 0 || p.endUnixNS >= sinceUnixNS-int64(Straddle)) && (untilUnixNS == 0 || p.startUnixNS <= untilUnixNS+int64(Straddle)) {
@@ -192,9 +192,9 @@ func (k *Kept) Readings(sinceUnixNS, untilUnixNS int64) (r *Readings, ok bool, e
 		}
 	}
 	if len(parts) == 0 {
-		return nil, false, nil
+		return nil, nil
 	}
-	r, err = newReadings(func() (*File, []int64, bool) {
+	return newReadings(func() (*File, []int64, bool) {
 		for len(parts) > 0 {
 			f, err := Open(parts[0].path)
 			parts = parts[1:]
@@ -204,5 +204,4 @@ func (k *Kept) Readings(sinceUnixNS, untilUnixNS int64) (r *Readings, ok bool, e
 		}
 		return nil, nil, false
 	}, true)
-	return r, err == nil, err
 }
