@@ -123,20 +123,16 @@ type selectFlags struct {
 	Budget kibibytes `help:"Send at most so many KiB of traces a second of each engine, on average (default ${default}; 0: no bound)." default:"32" placeholder:"KIB"`
 }
 
-// live is the selection of one engine.
-func (f *selectFlags) live() collector.LiveOptions {
-	o := collector.LiveOptions{OneInN: int(f.Every), BudgetBytes: int(f.Budget) << 10}
-	if f.Budget == 0 {
-		o.BudgetBytes = -1
-	}
-	return o
+// settings are the flags' values.
+func (f *selectFlags) settings() selection {
+	return selection{Every: int(f.Every), BudgetKiB: int(f.Budget)}
 }
 
 // selection makes the selectors of engines. slow makes what is told of one engine's
 // slow steps; it is nil where a recording is played, which nothing can be asked of.
 func (f *selectFlags) selection(slow func() func(*collector.Step)) func() collector.Selector {
 	return func() collector.Selector {
-		o := f.live()
+		o := f.settings().live()
 		if slow != nil {
 			o.OnSlow = slow()
 		}
@@ -144,13 +140,16 @@ func (f *selectFlags) selection(slow func() func(*collector.Step)) func() collec
 	}
 }
 
+// maxBudgetKiB is more than any receiver takes.
+const maxBudgetKiB = 1<<32 - 1
+
 // kibibytes is a whole number of KiB from 0.
 type kibibytes int
 
 // UnmarshalText implements encoding.TextUnmarshaler.
 func (k *kibibytes) UnmarshalText(b []byte) error {
-	n, err := strconv.ParseUint(string(b), 10, 32)
-	if err != nil {
+	n, err := strconv.ParseUint(string(b), 10, 64)
+	if err != nil || n > maxBudgetKiB {
 		return fmt.Errorf("want a whole number of KiB from 0, got %q", b)
 	}
 	*k = kibibytes(n)
@@ -202,12 +201,15 @@ type keepFlags struct {
 }
 
 // store is the store that the flags ask for, nil for none.
-func (f *keepFlags) store(a *app) (*recording.Store, error) {
+func (f *serviceFlags) store(a *app) (*recording.Store, error) {
 	if f.Keep == "" {
 		return nil, nil
 	}
 	return recording.NewStore(recording.StoreOptions{
 		Dir: f.Keep, MaxBytes: int64(f.KeepBytes), MaxAge: time.Duration(f.KeepAge), Writer: program, Logger: a.log.slog(false),
+		Opened: func(dir string) error {
+			return noteSelection(dir, f.settings(), time.Now(), time.Duration(f.KeepAge))
+		},
 	})
 }
 

@@ -168,7 +168,8 @@ func TestReplayGivesUp(t *testing.T) {
 	var errs output
 	a := &app{ctx: t.Context(), stdout: new(output), stderr: &errs, getenv: func(string) string { return "" }, log: newLogger(&errs)}
 	c := &replayCmd{Path: testRecording(t, synth.Options{Duration: 100 * time.Millisecond}), stuckAfter: 300 * time.Millisecond}
-	c.OTLPEndpoint, c.Every = endpoint(url), 1
+	every := positive(1)
+	c.OTLPEndpoint, c.Every = endpoint(url), &every
 	began := time.Now()
 	code := a.fail(c.Run(a))
 	last := errs.String()[strings.LastIndex(strings.TrimSpace(errs.String()), "\n")+1:]

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -33,7 +34,7 @@ type replayCmd struct {
 	Metrics string      `help:"Write to this file, - for standard output, what /metrics would have said where playing ends, readings of GPUs included. Steps are written only if --format, --out or --otlp-endpoint says so, too." placeholder:"FILE"`
 	Engine  engineMatch `help:"Play only this engine: a service name, an executable or the beginning of a run id." placeholder:"E"`
 	otlpFlags
-	selectFlags
+	replaySelectFlags
 
 	stuckAfter time.Duration // default queueStuck
 }
@@ -73,6 +74,10 @@ func (c *replayCmd) Run(a *app) (err error) {
 	left := new(leftOut)
 	win := window{next: sink.exporter, sinceUnixNS: c.Since.unixNS(), untilUnixNS: c.Until.unixNS(), ends: runs.dir, left: left}
 	po := collector.ProcessorOptions{Logger: a.log.slog(true), Selector: collector.SelectAll{}}
+	var selected []selectionSince // nil: everything is
+	if sink.live || c.Select {
+		selected = c.selected(a, runs.dir)
+	}
 	var there []spanring.Info
 	po.Instruments = metrics.instruments()
 	p := playing{clock: player.SystemClock{}, factor: 1, metrics: metrics}
@@ -90,8 +95,8 @@ func (c *replayCmd) Run(a *app) (err error) {
 				w.startUnixNS = r.startUnixNS
 			}
 			po.Exporter = &w
-			if sink.live || c.Select {
-				po.Selector = collector.NewLiveSelector(c.live())
+			if selected != nil {
+				po.Selector = newSelectorOverTime(selected)
 			}
 			p.waiting = append(p.waiting, &replayRun{playable: r, options: po})
 		}
@@ -116,13 +121,33 @@ func (c *replayCmd) Run(a *app) (err error) {
 		err = runs.damage
 	}
 	if err == nil && left.passed == 0 {
-		if sink.live || c.Select {
+		if selected != nil {
 			a.say("no step was selected: --every 1 --budget 0 selects all of them")
 		} else {
 			a.say("no step lies in that time")
 		}
 	}
 	return err
+}
+
+// selected is how is selected, and says so where the recordings do.
+func (c *replayCmd) selected(a *app, isDir bool) []selectionSince {
+	dir := c.Path
+	if !isDir {
+		dir = filepath.Dir(c.Path) // a file of a kept directory
+	}
+	kept, err := readKeptSelection(dir)
+	list := c.selections(kept)
+	switch {
+	case c.Every != nil && c.Budget != nil:
+	case err != nil:
+		a.say("warning: %s; selecting %s", oneLine(err.Error()), selectionsText(list))
+	case c.Every != nil || c.Budget != nil:
+		a.say("selecting %s", selectionsText(list))
+	case kept != nil:
+		a.say("selecting as the sidecar did: %s", selectionsText(list))
+	}
+	return list
 }
 
 // playables are the runs of a recording or of a directory of them.

@@ -40,6 +40,10 @@ type StoreOptions struct {
 	QueueBytes int
 	// Writer names the program and its version: see Options.
 	Writer string
+	// Opened is called once the directory is there and this store's alone, before
+	// anything is written, for what goes beside the segments. It may block; its error is
+	// one of the disk's: it is called again when writing is tried again. Default none.
+	Opened func(dir string) error
 	// Logger takes one warning when writing begins to fail and one message when it
 	// works again. Default discards.
 	Logger *slog.Logger
@@ -177,7 +181,7 @@ func NewStore(o StoreOptions) (*Store, error) {
 		return nil, err
 	}
 	s := &Store{
-		o: o, enc: enc, dir: segmentDir{path: o.Dir}, engines: make(map[*collector.Engine]*keeping),
+		o: o, enc: enc, dir: segmentDir{path: o.Dir, opened: o.Opened}, engines: make(map[*collector.Engine]*keeping),
 		wake: make(chan struct{}, 1), stop: make(chan struct{}), done: make(chan struct{}),
 	}
 	if s.o.create == nil {

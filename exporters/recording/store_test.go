@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -414,20 +415,38 @@ func TestStoreFailures(t *testing.T) {
 	}
 }
 
-// TestStoresShareNoDirectory: the second one waits for the first to go.
+// TestStoresShareNoDirectory: the second one waits for the first to go, and each is told
+// when the directory is its own, again when it could do nothing with that.
 func TestStoresShareNoDirectory(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "keep")
-	o := StoreOptions{Dir: dir, RetryEvery: time.Millisecond, FlushEvery: time.Millisecond}
-	a := newStore(t, o)
+	var opened [2]atomic.Int64
+	options := func(i int, fails int64) StoreOptions {
+		return StoreOptions{Dir: dir, RetryEvery: time.Millisecond, FlushEvery: time.Millisecond, Opened: func(d string) error {
+			if es, err := os.ReadDir(d); d != dir || err != nil || i == 0 && len(es) != 1 {
+				t.Errorf("opened as %s, which holds %v, %v", d, es, err)
+			}
+			if opened[i].Add(1) <= fails {
+				return errors.New("disk full")
+			}
+			return nil
+		}}
+	}
+	a := newStore(t, options(0, 0))
 	process(t, newSynth(synth.Options{Duration: 100 * time.Millisecond}), a)
 	until(t, "the first writes", func() bool { return a.Stats().Written > 0 })
-	b := newStore(t, o)
+	b := newStore(t, options(1, 2))
 	until(t, "the second cannot", func() bool { return b.Stats().Failing })
+	if n := opened[1].Load(); n != 0 {
+		t.Errorf("the second was told %d times that the directory is its own", n)
+	}
 	closeStore(t, a)
 	until(t, "the second can", func() bool {
 		process(t, newSynth(synth.Options{Seed: 3, Duration: 10 * time.Millisecond}), b)
 		return b.Stats().Written > 0
 	})
+	if a, b := opened[0].Load(), opened[1].Load(); a != 1 || b != 3 {
+		t.Errorf("told %d and %d times, want 1 and 3", a, b)
+	}
 }
 
 func TestStoreOptions(t *testing.T) {
