@@ -17,7 +17,6 @@ import (
 
 	"github.com/lanetrace/lanetrace/collector"
 	"github.com/lanetrace/lanetrace/internal/servers"
-	"github.com/lanetrace/lanetrace/internal/synth"
 	"github.com/lanetrace/lanetrace/spanring"
 )
 
@@ -41,7 +40,7 @@ func sidecar(t *testing.T, dir string, env []string, args ...string) *servers.Se
 func shown(name string) func(t *testing.T) string {
 	return func(t *testing.T) string {
 		t.Helper()
-		return built.Demo(t, nil, "--fault", name, "--keep-running", "--hang-after", "1s").URL
+		return built.Demo(t, nil, "--fault", name, "--keep-running", "--hang-after", "1s", "--leak-window", "2s").URL
 	}
 }
 
@@ -131,6 +130,7 @@ func faults() []fault {
 		{"crash", []string{"LanetraceEngineDied"}, []string{"LanetraceEntriesLost", "LanetraceSpansDropped"}, shown("crash")},
 		{"hang", []string{"LanetraceSpanInFlightTooLong"}, []string{"LanetraceSpansDropped"}, shown("hang")},
 		{"overrun", []string{"LanetraceGuardBandViolated"}, []string{"LanetraceSpansDropped"}, shown("overrun")},
+		{"leak", []string{"LanetraceSuspectedLeak"}, []string{"LanetraceSpansDropped"}, shown("leak")},
 		{"perturb", []string{"LanetraceLaunchDiffers"}, []string{"LanetraceSpansDropped"}, shown("perturb")},
 		{"failed", []string{"LanetraceSpansFailed"}, nil, written(spanring.Geometry{}, add(spanring.CtrBegun, spanring.FailAbandoned.Counter()))},
 		{"pools", []string{"LanetraceProducerProblems"}, nil, written(spanring.Geometry{}, add(spanring.CtrPoolsFailed))},
@@ -195,9 +195,6 @@ func faults() []fault {
 				t.Fatal(err)
 			}
 			return sidecar(t, dir, nil).URL
-		}},
-		{"leak", []string{"LanetraceSuspectedLeak"}, nil, func(t *testing.T) string {
-			return servers.ServeSynth(t, synth.Options{Duration: 14 * time.Minute, StepEvery: 20 * time.Millisecond, KernelEvery: -1, Memory: true, LeakEvery: 20, Outlives: true})
 		}},
 		{"hot", []string{"LanetraceClocksHeldDown"}, nil, func(t *testing.T) string {
 			const powerCap, hwThermal = 2, 6

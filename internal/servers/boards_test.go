@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"net/http"
 	"path/filepath"
@@ -176,14 +177,14 @@ func (p *pausing) release() {
 	p.released, p.heldNS = true, max(0, p.SystemClock.MonoNS()-p.atNS)
 }
 
-// of is what a panel's query is to say: by the value of one label, "" where there is
-// one series.
+// of is what a panel's query is to say: by the value of one label or, with a blank
+// between them, of several that commas part; "" where there is one series.
 type of struct {
 	query  int
 	label  string
 	values map[string]float64
 	// within is by how much a value may be off, as a factor; of quantiles the width of
-	// a bucket.
+	// a bucket. What is NaN, a mean of none, is to be missing.
 	within float64
 }
 
@@ -281,7 +282,7 @@ func expected(e *reports.EngineReport, spans spanTimes) map[string][]of {
 		"kernels: Steps for each armed one, 15 minutes":      {one(0, scale, shortly), one(1, float64(e.KernelEvery), exactly)},
 		"kernels: What arming costs a lane":                  {{0, "lane", lanes(func(l *reports.LaneReport) float64 { return sec(l.Armed.SumNS) / float64(l.Armed.Count) }), shortly}, {1, "lane", lanes(func(l *reports.LaneReport) float64 { return sec(l.Unarmed.SumNS) / float64(l.Unarmed.Count) }), shortly}},
 		"kernels: What arming costs a step":                  {one(0, sec(e.Steps.Armed.SumNS)/float64(e.Steps.Armed.Count), shortly), one(1, sec(e.Steps.Unarmed.SumNS)/float64(e.Steps.Unarmed.Count), shortly)},
-		"kernels: Time of armed steps":                       {{0, "state", map[string]float64{"busy_in_lane": sec(g.Armed.Busy-g.Armed.BusyOutside) / rateWindow, "idle_in_lane": sec(g.Armed.LaneIdle) / rateWindow}, shortly}},
+		"kernels: Time of armed steps":                       {{0, "state", map[string]float64{"busy_in_lane": sec(g.Armed.Busy-g.Armed.BusyOutside) / rateWindow, "busy_outside_lanes": sec(g.Armed.BusyOutside) / rateWindow, "idle_in_lane": sec(g.Armed.LaneIdle) / rateWindow}, shortly}},
 		"kernels: Share of lane time in kernels, 15 minutes": {one(0, float64(g.Armed.Busy-g.Armed.BusyOutside)/float64(g.Armed.Busy-g.Armed.BusyOutside+g.Armed.LaneIdle), shortly)},
 		"kernels: Launches on armed steps":                   {one(0, rate(c["launches"]), shortly)},
 		"kernels: Executions of regions":                     {{0, "region", regions(func(r *reports.RegionReport) float64 { return rate(r.Executions) }), shortly}},
@@ -388,38 +389,83 @@ func readSpans(t *testing.T, rec string) spanTimes {
 	return out
 }
 
-// unread are the panels that show what no recording of an engine says, each with why.
-// What they select is tested over the demo.
-var unread = map[string]string{
-	"steps: GPU time known late":                            "nothing is late",
-	"steps: Slow steps":                                     "the sidecar judges that",
-	"steps: Steps selected as traces":                       "the sidecar selects",
-	"steps: Requests open":                                  "none is, at the end",
-	"kernels: Graph time":                                   "no graphs are synthesised",
-	"kernels: Graph launch duration":                        "no graphs are synthesised",
-	"memory: Suspected leaks":                               "takes ten minutes; the alert's test has one",
-	"memory: Engines with a ledger":                         "1",
-	"memory: Problems":                                      "there are none",
-	"ranks: The late rank":                                  "one rank; tested with the recording rules",
-	"ranks: In collectives in a step":                       "one rank; tested with the recording rules",
-	"ranks: Spread of the mean lane across ranks":           "one rank",
-	"ranks: Uncertainty of GPU clocks by rank":              "grows with time",
-	"ranks: Engines":                                        "no number",
-	"device: Uncertainty of the GPU's clock":                "grows with time",
-	"device: Age of the clock map":                          "grows with time",
-	"device: Drift":                                         "read below",
-	"device: What an event pair measures beyond its kernel": "read below",
-	"device: Anchors":                                       "the synthetic engine counts none",
-}
-
 // still are queries that are 0 over the synthetic engine: no launch of its starves, it
-// has no guard bands, no arenas, and every step of it is whole. A stand-in has the
-// first three.
+// has no guard bands, no arenas, and every step of it is whole. Where they are not 0
+// TestBoardsShowWhatIsRare compares them.
 var still = map[string]bool{
 	"kernels: Queued and starved, query 1":    true,
 	"memory: Guard bands and arenas, query 0": true,
 	"memory: Guard bands and arenas, query 1": true,
 	"steps: Incomplete steps, query 0":        true,
+}
+
+// compare compares panels with what they are to show at a time. Series of which nothing
+// was said have to be 0. Only the health board, and still, may show nothing but 0.
+func compare(t *testing.T, m *servers.Prometheus, at time.Time, want map[string][]of) {
+	t.Helper()
+	panels, _ := servers.Boards(t)
+	left := maps.Clone(want)
+	checked, constant := 0, 0
+	for i := range panels {
+		p := &panels[i]
+		exps, ok := left[p.Where()]
+		delete(left, p.Where())
+		if !ok {
+			continue
+		}
+		for _, x := range exps {
+			query := servers.Interpolate(p.Exprs[x.query], "5m")
+			ss, err := m.Query(t.Context(), query, at)
+			if err != nil {
+				t.Error(err)
+				continue
+			}
+			at0 := fmt.Sprintf("%s, query %d", p.Where(), x.query)
+			got := make(map[string]float64)
+			for _, s := range ss {
+				if math.IsNaN(s.Value) {
+					continue // a mean of none
+				}
+				var key []string
+				for _, l := range strings.Split(x.label, ",") {
+					key = append(key, s.Label(l))
+				}
+				got[strings.TrimSpace(strings.Join(key, " "))] += s.Value
+			}
+			moves := false
+			for k, v := range x.values {
+				checked++
+				k = strings.TrimSpace(k)
+				g, ok := got[k]
+				delete(got, k)
+				if math.IsNaN(v) && !ok {
+					continue
+				}
+				lo, hi := min(v/x.within, v*x.within), max(v/x.within, v*x.within)
+				if x.within == coarse && v < firstBound {
+					lo, hi = 0, firstBound
+				}
+				if !ok || g < lo-1e-12 || g > hi+1e-12 {
+					t.Errorf("%s: %s %q is %v, the recording says %v", at0, x.label, k, g, v)
+				}
+				moves = moves || v != 0
+			}
+			for k, g := range got {
+				if g != 0 && x.label != "le" {
+					t.Errorf("%s: %s %q is %v, of which the recording says nothing", at0, x.label, k, g)
+				}
+			}
+			if !moves {
+				if constant++; p.Board != "health" && !still[at0] {
+					t.Errorf("%s: nothing but 0 was compared", at0)
+				}
+			}
+		}
+	}
+	for w := range left {
+		t.Errorf("there is no panel %s", w)
+	}
+	t.Logf("%d values of %d panels compared, %d queries at 0", checked, len(want), constant)
 }
 
 // Each panel shows what the recording of the same run says, by separate code. Only
@@ -465,197 +511,16 @@ func TestBoardsShowTheRecording(t *testing.T) {
 	}
 	side.Settled(1)
 	// Some scrapes later everything that was recorded from the last values is there.
-	var at time.Time
-	settled := time.Now().Add(5 * time.Second)
-	servers.Poll(t, "scrapes after the end", func() error {
-		v, err := m.Value(t.Context(), "timestamp(lanetrace_engines_live)")
-		if at = time.UnixMilli(int64(math.Round(v * 1e3))); err == nil && at.Before(settled) {
-			err = errors.New("not yet")
-		}
-		return err
-	})
+	at := scrapedAfter(t, m, time.Now().Add(5*time.Second))
 
 	want, devices := expected(e, readSpans(t, rec)), deviceMetrics()
+	compare(t, m, at, want)
 	panels, _ := servers.Boards(t)
-	checked, constant := 0, 0
 	for i := range panels {
 		p := &panels[i]
-		exps, ok := want[p.Where()]
-		delete(want, p.Where())
-		if !ok {
-			device := !slices.ContainsFunc(p.Exprs, func(e string) bool { return !ofDevices(e, devices) })
-			if unread[p.Where()] == "" && p.Board != "health" && !device {
-				t.Errorf("%s: compared with nothing", p.Where())
-			}
-			continue
+		device := !slices.ContainsFunc(p.Exprs, func(e string) bool { return !ofDevices(e, devices) })
+		if want[p.Where()] == nil && !slices.Contains(rare, p.Where()) && p.Board != "health" && !device {
+			t.Errorf("%s: compared with nothing", p.Where())
 		}
-		for _, x := range exps {
-			query := servers.Interpolate(p.Exprs[x.query], "5m")
-			ss, err := m.Query(t.Context(), query, at)
-			if err != nil {
-				t.Error(err)
-				continue
-			}
-			got := make(map[string]float64)
-			for _, s := range ss {
-				got[s.Label(x.label)] += s.Value
-			}
-			moves := false
-			for k, v := range x.values {
-				checked++
-				g, ok := got[k]
-				lo, hi := v/x.within, v*x.within
-				if x.within == coarse && v < firstBound {
-					lo, hi = 0, firstBound
-				}
-				if !ok || g < lo-1e-12 || g > hi+1e-12 {
-					t.Errorf("%s, query %d: %s %q is %v, the recording says %v", p.Where(), x.query, x.label, k, g, v)
-				}
-				moves = moves || v != 0
-			}
-			if at0 := fmt.Sprintf("%s, query %d", p.Where(), x.query); !moves {
-				if constant++; p.Board != "health" && !still[at0] {
-					t.Errorf("%s: nothing but 0 was compared", at0)
-				}
-			}
-		}
-	}
-	for w := range want {
-		t.Errorf("there is no panel %s", w)
-	}
-	t.Logf("%d values of %d panels compared, %d queries at 0", checked, len(panels), constant)
-
-	c := &e.Contexts[0]
-	for q, v := range map[string]float64{
-		"lanetrace_clock_drift_ratio":            float64(c.RatePPB) / 1e9,
-		"lanetrace_calibration_constant_seconds": float64(c.ConstantNS) / 1e9,
-	} {
-		if g, err := m.Value(t.Context(), q); err != nil || math.Abs(g-v) > 1e-12 {
-			t.Errorf("%s is %v (%v), the recording says %v", q, g, err, v)
-		}
-	}
-}
-
-// rankSteps writes n steps of a rank, every other one armed. All ranks have lanes of 7 ms
-// with an all-reduce in them, in which those wait that have less to do.
-func rankSteps(w *spanring.Writer, first, n int, admitNS, ownNS, collectiveNS uint64) {
-	lane := [2]spanring.NameID{w.Name(spanring.NameLane, "admit"), w.Name(spanring.NameLane, "decode")}
-	kernel := [2]spanring.NameID{w.Name(spanring.NameKernel, "gemm"), w.Name(spanring.NameKernel, "ncclDevKernel_AllReduce_Sum_bf16_RING_LL")}
-	graph := w.GraphName(7, 40, "")
-	for s := first; s < first+n; s++ {
-		step, armed, at := uint64(s), s%2 == 0, spanring.MonoNS()
-		var words []spanring.Words
-		put := func(k spanring.Kind, name spanring.NameID, ordinal, parent uint32, fromNS int64, ns uint64) {
-			sp := spanring.Span{Kind: k, Armed: armed, Gap: spanring.GapQueued, Step: step, Name: name, Ordinal: ordinal, Parent: parent, StartMonoNS: at + fromNS, RawNS: ns, LeadNS: 2000}
-			words = append(words, sp.Words())
-		}
-		b := spanring.StepBegin{Step: step, MonoNS: at, Armed: armed, Level: 3}
-		words = append(words, b.Words())
-		put(spanring.KindLane, lane[0], 1, 0, 0, admitNS)
-		put(spanring.KindLane, lane[1], 2, 0, int64(admitNS), ownNS+collectiveNS)
-		if armed {
-			put(spanring.KindKernel, kernel[0], 3, 2, int64(admitNS), ownNS)
-			put(spanring.KindKernel, kernel[1], 4, 2, int64(admitNS+ownNS), collectiveNS)
-			put(spanring.KindGraph, graph, 5, 0, int64(admitNS+ownNS+collectiveNS), 250_000)
-		}
-		e := spanring.StepEnd{Step: step, MonoNS: at + 1000, BeginNS: at, Armed: armed, Opened: uint32(len(words) - 1)}
-		w.Add(spanring.CtrBegun, uint64(len(words)))
-		w.Add(spanring.CtrLanded, uint64(len(words)))
-		words = append(words, e.Words())
-		for i := range words {
-			w.Append(&words[i])
-		}
-	}
-}
-
-// Of two ranks whose decode lanes are equally long, the board names the one that the
-// other waits for. What the synthetic engine lacks is shown, too: graphs, starved
-// launches, guard bands, arenas.
-func TestBoardsNameTheLateRank(t *testing.T) {
-	rules, _ := ruleFiles(t)
-	dir := servers.RingDir(t)
-	side := sidecar(t, dir, nil)
-	m := servers.StartPrometheus(t, servers.PrometheusOptions{Targets: []string{side.URL}, Rules: rules})
-	m.AwaitTargets(1)
-	rank := func(tensor int32) *spanring.Writer {
-		r := spanring.NoRank
-		r.Tensor = tensor
-		return servers.StandInRank(t, dir, spanring.Geometry{}, r)
-	}
-	waits, late := rank(0), rank(1)
-	write := func(first, n int) {
-		rankSteps(waits, first, n, 1e6, 4e6, 3e6)
-		rankSteps(late, first, n, 2e6, 6e6, 1e6)
-	}
-	// Series that the first spans make are scraped before the rest comes.
-	write(1, 4)
-	scraped := func(steps float64) {
-		servers.Poll(t, fmt.Sprintf("%v steps of both ranks", steps), func() error {
-			ss, err := m.Query(t.Context(), fmt.Sprintf("sum by (engine) (lanetrace_steps_total) >= %v", steps), time.Time{})
-			if err == nil && len(ss) != 2 {
-				err = fmt.Errorf("of %d engines", len(ss))
-			}
-			return err
-		})
-	}
-	scraped(3) // the last one may still be open
-	write(5, 1000)
-	late.Add(spanring.CtrStarved, 600)
-	a := late.Allocs()
-	a.Lock()
-	a.Track(1, 1)
-	a.Add(spanring.CtrMemGuardBytes, 4096)
-	a.Add(spanring.CtrMemArenaBytes, 1<<20)
-	a.Unlock()
-	scraped(1000)
-
-	panels, _ := servers.Boards(t)
-	expr := func(where string, query int) string {
-		for i := range panels {
-			if panels[i].Where() == where {
-				return servers.Interpolate(panels[i].Exprs[query], "5m")
-			}
-		}
-		t.Fatalf("there is no panel %s", where)
-		return ""
-	}
-	for _, c := range []struct {
-		where, label string
-		query        int
-		want         map[string]float64
-	}{
-		{"ranks: The late rank", "rank_tensor", 0, map[string]float64{"0": 0, "1": 3e-3}},
-		{"ranks: Own work in a step", "engine", 0, map[string]float64{"stand-in-tp0": 5e-3, "stand-in-tp1": 8e-3}},
-		{"ranks: In collectives in a step", "engine", 0, map[string]float64{"stand-in-tp0": 3e-3, "stand-in-tp1": 1e-3}},
-		{"ranks: Spread of the mean lane across ranks", "lane", 0, map[string]float64{"admit": 1e-3, "decode": 0}},
-		{"kernels: Graph launch duration", "", 0, map[string]float64{"": 250e-6}},
-		{"kernels: Graph time", "", 0, map[string]float64{"": 2 * 1000 * 250e-6 / 900}},
-		{"kernels: Queued and starved", "", 1, map[string]float64{"": 600.0 / 300}},
-		{"memory: Guard bands and arenas", "engine", 0, map[string]float64{"stand-in-tp1": 4096}},
-		{"memory: Guard bands and arenas", "engine", 1, map[string]float64{"stand-in-tp1": 1 << 20}},
-	} {
-		q := expr(c.where, c.query)
-		servers.Poll(t, c.where, func() error {
-			ss, err := m.Query(t.Context(), q, time.Time{})
-			if err != nil {
-				return err
-			}
-			got := make(map[string]float64)
-			for _, s := range ss {
-				if !math.IsNaN(s.Value) { // the graph other, of which there is none
-					got[s.Label(c.label)] += s.Value
-				}
-			}
-			for k, v := range c.want {
-				if g, ok := got[k]; !ok || math.Abs(g-v) > 0.08*v+1e-6 {
-					return fmt.Errorf("%s %q is %v, want %v; there are %v", c.label, k, g, v, got)
-				}
-			}
-			return nil
-		})
-	}
-	ss, err := m.Query(t.Context(), "topk(1, "+strings.TrimSuffix(strings.TrimPrefix(expr("ranks: The late rank", 0), "sort_desc("), ")")+")", time.Time{})
-	if err != nil || len(ss) != 1 || ss[0].Label("rank_tensor") != "1" {
-		t.Errorf("the late rank is %+v, %v", ss, err)
 	}
 }

@@ -13,7 +13,6 @@ import (
 
 	"github.com/lanetrace/lanetrace/collector"
 	"github.com/lanetrace/lanetrace/exporters/prometheus"
-	"github.com/lanetrace/lanetrace/internal/synth"
 	"github.com/lanetrace/lanetrace/spanring"
 )
 
@@ -21,15 +20,21 @@ import (
 // says. It is closed with the test.
 func StandIn(tb testing.TB, ringDir string, g spanring.Geometry) *spanring.Writer {
 	tb.Helper()
-	return StandInRank(tb, ringDir, g, spanring.NoRank)
+	return StandInOf(tb, ringDir, g, spanring.Info{Rank: spanring.NoRank})
 }
 
-// StandInRank is a stand-in that has a place in parallel groups.
-func StandInRank(tb testing.TB, ringDir string, g spanring.Geometry, r spanring.Rank) *spanring.Writer {
+// StandInOf is a stand-in that says this of itself. Its service is stand-in and its
+// level kernel unless said otherwise.
+func StandInOf(tb testing.TB, ringDir string, g spanring.Geometry, i spanring.Info) *spanring.Writer {
 	tb.Helper()
-	w, err := spanring.Create(spanring.Dir{Path: ringDir, Group: -1}, spanring.Options{
-		Geometry: g, Info: spanring.Info{Service: "stand-in", Executable: "stand-in", Level: 3, Rank: r},
-	})
+	if i.Service == "" {
+		i.Service = "stand-in"
+	}
+	if i.Level == 0 {
+		i.Level = 3
+	}
+	i.Executable = "stand-in"
+	w, err := spanring.Create(spanring.Dir{Path: ringDir, Group: -1}, spanring.Options{Geometry: g, Info: i})
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -39,44 +44,6 @@ func StandInRank(tb testing.TB, ringDir string, g spanring.Geometry, r spanring.
 		}
 	})
 	return w
-}
-
-// ServeSynth reads a synthetic engine to its end, in its own time, and serves what
-// the sidecar's pipeline makes of it until the test ends.
-func ServeSynth(tb testing.TB, o synth.Options) (url string) {
-	tb.Helper()
-	ins := collector.NewInstruments(collector.InstrumentOptions{})
-	x, err := prometheus.New(prometheus.Options{Producers: []sdkmetric.Producer{ins.AllForms()}})
-	if err != nil {
-		tb.Fatal(err)
-	}
-	mp, meter, err := collector.NewMeterProvider(collector.MeterOptions{Version: "0", Readers: []sdkmetric.Reader{x.Reader()}})
-	if err != nil {
-		tb.Fatal(err)
-	}
-	if err := ins.Register(meter); err != nil {
-		tb.Fatal(err)
-	}
-	p, err := collector.NewProcessor(synth.New(o), collector.ProcessorOptions{Instruments: ins})
-	if err != nil {
-		tb.Fatal(err)
-	}
-	if err := p.Drain(); err != nil {
-		tb.Fatal(err)
-	}
-	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", x.Handler())
-	s := httptest.NewServer(mux)
-	tb.Cleanup(func() {
-		s.Close()
-		if err := p.Close(); err != nil {
-			tb.Error(err)
-		}
-		if err := mp.Shutdown(tb.Context()); err != nil && tb.Context().Err() == nil {
-			tb.Error(err)
-		}
-	})
-	return s.URL
 }
 
 // ServeDevices serves what devices report, as the sidecar does, until the test ends.
