@@ -3,6 +3,9 @@ package lanetrace
 import (
 	"fmt"
 	"math"
+	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -10,18 +13,25 @@ import (
 	"github.com/lanetrace/lanetrace/spanring"
 )
 
+// after ends a step that took so long on the host and timed launches.
+func after(o *overhead, hostNS int64, armed, asked bool, launches uint32) {
+	from := o.time.hostUntilNS.Load()
+	o.ended(new(stepCost), &endedStep{beginNS: from, endNS: from + hostNS, armed: armed, asked: asked, launches: launches})
+}
+
 func TestStrideArmsOneInSoMany(t *testing.T) {
-	var a arming
-	a.init(64, 0.003)
+	var o overhead
+	o.init(64, 0.003, 0)
 	var armed []int
 	for i := 1; i <= 256; i++ {
-		if is, asked := a.next(); is {
-			if asked {
-				t.Errorf("step %d is armed as asked for", i)
-			}
+		is, asked, untimed := o.begin(true)
+		if is {
 			armed = append(armed, i)
 		}
-		a.ended(10_000_000, false, 0) // 10 ms steps: nothing to raise
+		if asked || untimed {
+			t.Errorf("step %d: asked %v, untimed %v", i, asked, untimed)
+		}
+		after(&o, 10_000_000, is, asked, 60) // 10 ms steps: nothing to raise
 	}
 	if len(armed) != 4 || armed[0] != 64 || armed[3] != 256 {
 		t.Errorf("armed steps %v, want 64, 128, 192, 256", armed)
@@ -29,85 +39,46 @@ func TestStrideArmsOneInSoMany(t *testing.T) {
 }
 
 func TestRequestsComeOnTop(t *testing.T) {
-	var a arming
-	a.init(1000, 0.003)
-	a.request(2)
-	a.request(1)
-	n := 0
-	for range 10 {
-		if is, asked := a.next(); is && asked {
-			n++
+	var o overhead
+	o.init(8, 0.003, 0)
+	o.arms.request(2)
+	o.arms.request(8)
+	var got []string
+	for range 20 {
+		armed, asked, _ := o.begin(true)
+		got = append(got, map[[2]bool]string{{true, true}: "asked", {true, false}: "armed", {false, false}: "-"}[[2]bool{armed, asked}])
+		after(&o, 1_000_000, armed, asked, 50)
+	}
+	// Ten that are asked for; then the one that was due at the eighth, whose cost
+	// of 175 µs the next 58 steps cover.
+	want := strings.Fields("asked asked asked asked asked asked asked asked asked asked armed - - - - - - - - -")
+	if d := cmp.Diff(want, got); d != "" || o.arms.requested() != 0 {
+		t.Errorf("%d still asked for (-want +got):\n%s", o.arms.requested(), d)
+	}
+	if want := int64(58_333_334 - 10*1_000_000); o.arms.budget.owedNS.Load() != want {
+		t.Errorf("owed %d ns, want %d", o.arms.budget.owedNS.Load(), want)
+	}
+}
+
+// TestOneOfManyIsArmed: of steps that begin at once, one takes what is due.
+func TestOneOfManyIsArmed(t *testing.T) {
+	for range 200 {
+		var o overhead
+		o.init(100, 0.003, 0)
+		o.arms.until.Store(4)
+		var armed atomic.Int32
+		var wg sync.WaitGroup
+		for range 8 {
+			wg.Go(func() {
+				if is, _, _ := o.begin(true); is {
+					armed.Add(1)
+				}
+			})
 		}
-	}
-	if n != 3 || a.requested() != 0 {
-		t.Errorf("%d steps armed, %d still asked for, want 3 and 0", n, a.requested())
-	}
-}
-
-// TestBudgetHolds changes the load under the arming and checks, from the lengths
-// alone, that armed work stays within the budget of the time of the steps since.
-func TestBudgetHolds(t *testing.T) {
-	for _, c := range []struct {
-		name     string
-		stepNS   int64
-		launches uint32
-		want     uint32 // stride
-	}{
-		{"long steps stay at the default", 10_000_000, 60, 64},
-		{"1 ms, 60 launches", 1_001_000, 60, 70},
-		{"short steps, many launches", 200_000, 400, 2334},
-		{"no launches", 1_000, 0, 64},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			var a arming
-			a.init(64, 0.003)
-			// It comes from another load.
-			for range 200 {
-				a.next()
-				a.ended(50_000, false, 0)
-			}
-			var total, cost float64
-			settled := false
-			for i := range 200_000 {
-				armed, _ := a.next()
-				if settled {
-					total += float64(c.stepNS)
-					if armed {
-						cost += float64(c.launches) * armedKernelCostNS
-					}
-				}
-				if armed {
-					a.ended(c.stepNS, true, c.launches)
-				} else {
-					a.ended(c.stepNS, false, 0)
-				}
-				settled = settled || armed && i > 5000
-			}
-			if got := a.stride(); got != c.want {
-				t.Errorf("stride %d, want %d", got, c.want)
-			}
-			if share := cost / total; share > 0.003*1.01 {
-				t.Errorf("armed work took %.5f of step time, budget 0.003", share)
-			}
-			if s := a.share(); s > 0.003 {
-				t.Errorf("reckoned share %v", s)
-			}
-		})
-	}
-}
-
-// TestLanesBoundTheStep: an asynchronous engine's host part is short, and the
-// budget goes by the lanes.
-func TestLanesBoundTheStep(t *testing.T) {
-	var a arming
-	a.init(64, 0.003)
-	for range 500 {
-		a.ended(100_000, false, 0)
-		a.laneNS.observe(1_000_000)
-	}
-	a.ended(100_000, true, 60)
-	if got := a.stride(); got != 70 {
-		t.Errorf("stride %d, want 70 of 1 ms lanes", got)
+		wg.Wait()
+		if n := armed.Load(); n != 1 {
+			t.Fatalf("%d of 8 steps armed, want 1", n)
+		}
 	}
 }
 

@@ -43,9 +43,15 @@ type Config struct {
 	// (LANETRACE_KERNEL_SPAN_EVERY). Default 64.
 	KernelSpanEvery int
 	// KernelBudget is the share of step time that armed work may cost, from 0 to 1
-	// (LANETRACE_KERNEL_BUDGET). The stride is raised to stay within it. Default
+	// (LANETRACE_KERNEL_BUDGET): a step is armed only once the time of steps has covered
+	// the cost of the last armed one. Steps that are asked for come on top. Default
 	// 0.003.
 	KernelBudget float64
+	// LaneBudget is the share of step time that timing lanes may cost, from 0 to 1
+	// (LANETRACE_LANE_BUDGET). Where lanes would cost more, only those of one step in so
+	// many are timed; the other steps say so. Default 0: without bound, every step's
+	// lanes are timed.
+	LaneBudget float64
 	// HarvestEvery is how often a goroutine reads completed pairs. Default 5 ms;
 	// negative: never, the engine calls Harvest.
 	HarvestEvery time.Duration
@@ -111,13 +117,20 @@ func (c Config) FromEnv(getenv func(string) string) (Config, error) {
 	if ranked {
 		c.Rank = &rank
 	}
-	if v := getenv("LANETRACE_KERNEL_BUDGET"); v != "" && c.KernelBudget == 0 {
+	for _, b := range [...]struct {
+		name string
+		dst  *float64
+	}{{"LANETRACE_KERNEL_BUDGET", &c.KernelBudget}, {"LANETRACE_LANE_BUDGET", &c.LaneBudget}} {
+		v := getenv(b.name)
+		if v == "" || *b.dst != 0 {
+			continue
+		}
 		f, err := strconv.ParseFloat(v, 64)
 		if err != nil || !(f > 0 && f <= 1) {
-			errs = append(errs, fmt.Errorf("LANETRACE_KERNEL_BUDGET=%q: want a share over 0 and at most 1", v))
-		} else {
-			c.KernelBudget = f
+			errs = append(errs, fmt.Errorf("%s=%q: want a share over 0 and at most 1", b.name, v))
+			continue
 		}
+		*b.dst = f
 	}
 	return c, errors.Join(errs...)
 }
@@ -157,6 +170,8 @@ func (c Config) settle() (s settled, err error) {
 		return s, fmt.Errorf("KernelSpanEvery %d: want 1 or more", c.KernelSpanEvery)
 	case !(c.KernelBudget >= 0 && c.KernelBudget <= 1):
 		return s, fmt.Errorf("KernelBudget %v: want a share from 0 to 1", c.KernelBudget)
+	case !(c.LaneBudget >= 0 && c.LaneBudget <= 1):
+		return s, fmt.Errorf("LaneBudget %v: want a share from 0 to 1", c.LaneBudget)
 	}
 	if s.Pairs == 0 {
 		s.Pairs = min(defaultPairs, max(1, s.geo.Slots/4))

@@ -28,9 +28,11 @@ type Device struct {
 	captMu    sync.Mutex
 	capturing atomic.Pointer[map[cudaevents.Stream]*cudaevents.GraphLanes]
 
-	// The lanes of the step that lands now, added up: the harvester alone uses it.
-	landing   uint64
-	landingNS int64
+	// The outermost lanes of the step that lands now, from the first's start to the
+	// last's end: the harvester alone uses it.
+	landing          uint64
+	landingArmed     bool
+	landFrom, landTo int64
 }
 
 type streamMap map[cudaevents.Stream]*streamState
@@ -213,7 +215,6 @@ func (d *Device) LaunchBegin(kind spanring.Kind, s cudaevents.Stream, name spanr
 	if !step.began(out) {
 		return l, false
 	}
-	step.state.timed.Add(1)
 	return Launch{Launch: cl, step: step}, true
 }
 
@@ -221,6 +222,10 @@ func (d *Device) LaunchBegin(kind spanring.Kind, s cudaevents.Stream, name spanr
 func (d *Device) LaunchEnd(l Launch, r cudaevents.LaunchResult) {
 	if !d.rec.Launched(l.Launch, r) && r.Capturing {
 		l.step.unopen()
+		return
+	}
+	if st := l.step.state; st.id.Load() == l.step.ID() {
+		st.timed.Add(1)
 	}
 }
 
@@ -239,18 +244,21 @@ func (s Step) began(out cudaevents.Outcome) bool {
 	return false
 }
 
-// landed sees every span as it lands, on the harvester's goroutine: it adds up
-// the outermost lanes of unarmed steps, which bound the step's length from the
-// GPU's side.
+// landed sees every span as it lands, on the harvester's goroutine: the outermost
+// lanes of a step bound its length from the GPU's side. A step's are taken in when
+// the next one's land.
 func (d *Device) landed(s *spanring.Span) {
-	if s.Kind != spanring.KindLane || s.Parent != 0 || s.Armed {
+	if s.Kind != spanring.KindLane || s.Parent != 0 {
 		return
 	}
-	if s.Step != d.landing {
-		if d.landing != 0 {
-			d.hub.arms.laneNS.observe(d.landingNS)
-		}
-		d.landing, d.landingNS = s.Step, 0
+	if s.Step == d.landing {
+		d.landFrom, d.landTo = min(d.landFrom, s.StartMonoNS), max(d.landTo, s.EndMonoNS())
+		return
 	}
-	d.landingNS += int64(s.RawNS)
+	if st := &d.hub.steps.state[d.landing%openSteps]; d.landing != 0 && st.id.Load() == d.landing {
+		if ns := d.hub.over.onGPU(&st.cost, d.landingArmed, d.landFrom, d.landTo); ns > 0 {
+			d.hub.ring.Add(spanring.CtrStepTimeNS, uint64(ns))
+		}
+	}
+	d.landing, d.landingArmed, d.landFrom, d.landTo = s.Step, s.Armed, s.StartMonoNS, s.EndMonoNS()
 }

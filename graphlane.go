@@ -85,6 +85,9 @@ func (d *Device) GraphReplay(g *cudaevents.GraphLanes, s cudaevents.Stream, laun
 			d.hub.ring.Add(spanring.CtrUnattributed, 1)
 			return m, false
 		}
+		if step.untimed() {
+			return m, false
+		}
 		if m.Ordinal, ok = step.open(); !ok {
 			return m, false
 		}

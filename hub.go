@@ -31,7 +31,7 @@ type Hub struct {
 	armedOpen atomic.Int32
 
 	steps stepTable
-	arms  arming
+	over  overhead
 	lanes laneTable
 
 	mu      sync.Mutex
@@ -85,7 +85,7 @@ func newHub(cfg Config) (*Hub, error) {
 	}
 	h := &Hub{cfg: s, stop: make(chan struct{})}
 	h.devices.Store(new([]*Device))
-	h.arms.init(s.KernelSpanEvery, s.KernelBudget)
+	h.over.init(s.KernelSpanEvery, s.KernelBudget, s.LaneBudget)
 	return h, nil
 }
 
@@ -197,16 +197,16 @@ func (h *Hub) Arm(n uint32) {
 	if h == nil || h.ring == nil {
 		return
 	}
-	h.arms.request(n)
+	h.over.arms.request(n)
 	h.publishArming()
 }
 
+// publishArming publishes both strides, and how many steps are asked for.
 func (h *Hub) publishArming() {
-	every := uint32(0)
-	if h.Level() >= LevelKernel {
-		every = h.arms.stride()
-	}
-	h.ring.SetArming(every, h.arms.requested())
+	kernels, lanes := h.strides()
+	h.ring.SetArming(kernels, h.over.arms.requested())
+	h.over.lanes.published.Store(lanes)
+	h.ring.SetLanes(lanes)
 }
 
 // Harvest reads the pairs that have completed since the last time and writes

@@ -675,7 +675,7 @@ func TestControlFile(t *testing.T) {
 	if h.Level() != LevelKernel {
 		t.Errorf("level %v after a request for kernel", h.Level())
 	}
-	if got := h.arms.requested(); got < 5 {
+	if got := h.over.arms.requested(); got < 5 {
 		t.Errorf("%d steps asked for, want 5 or more", got)
 	}
 	apply(spanring.Control{ID: "2", Level: "loud"})

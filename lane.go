@@ -73,7 +73,8 @@ type Lane struct {
 
 // LaneBegin begins a lane of step on stream s: its span starts when the GPU has
 // done what is queued on s so far. At level lane and above it records one event,
-// in one crossing into the driver; below, it is a load or two. A stream that is
+// in one crossing into the driver; below, and in a step whose lanes the budget for
+// them leaves out, it is a load or two. A stream that is
 // being captured gets no lane (counted). A lane that is already open on s in the
 // same step is not begun again (counted as misuse).
 func (d *Device) LaneBegin(step Step, lane LaneID, s cudaevents.Stream) Lane {
@@ -89,6 +90,9 @@ func (d *Device) laneFirst(step Step, lane LaneID, s cudaevents.Stream) Lane {
 	}
 	if g := d.graphLanes(s); g != nil {
 		return d.laneInGraph(g, lane, s)
+	}
+	if step.untimed() {
+		return Lane{}
 	}
 	return d.laneBegin(step, lane, s, Lane{})
 }

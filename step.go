@@ -26,6 +26,7 @@ type stepState struct {
 	timed   atomic.Uint32 // launches that got a pair
 	linked  atomic.Uint32 // trace contexts, also those beyond what is written
 	armed   atomic.Bool
+	cost    stepCost
 }
 
 type stepTable struct {
@@ -49,17 +50,25 @@ func (t *stepTable) ended(step uint64) (int64, bool) {
 type Step struct {
 	hub   *Hub
 	state *stepState
-	num   uint64 // its number, and stepArmed
+	num   uint64 // its number, and how it is timed
 }
 
-// stepArmed is the bit of an armed step in Step.num.
-const stepArmed = 1 << 63
+// Bits of Step.num beside the number.
+const (
+	stepArmed   = 1 << 63
+	stepAsked   = 1 << 62
+	stepUntimed = 1 << 61
+	stepBits    = stepArmed | stepAsked | stepUntimed
+)
 
 // ID is the step's number within the run, from 1; 0 for the zero Step.
-func (s Step) ID() uint64 { return s.num &^ stepArmed }
+func (s Step) ID() uint64 { return s.num &^ stepBits }
 
 // Armed reports whether the step's kernels are timed.
 func (s Step) Armed() bool { return s.num&stepArmed != 0 }
+
+// untimed reports whether the budget for lanes leaves the step's lanes out.
+func (s Step) untimed() bool { return s.num&stepUntimed != 0 }
 
 // StepBegin begins a step. It reads the clock and writes one log entry; at level
 // off it is one load. It does not block, allocate or call the driver. Steps may
@@ -82,9 +91,9 @@ func (h *Hub) stepBegin() Step {
 		h.forget(st, prev)
 	}
 	now := spanring.MonoNS()
-	armed, asked := false, false
-	if level >= LevelKernel {
-		armed, asked = h.arms.next()
+	armed, asked, untimed := false, false, false
+	if level >= LevelLane {
+		armed, asked, untimed = h.over.begin(level >= LevelKernel)
 	}
 	// The place is closed to its old step's spans before it takes the new id.
 	st.id.Store(0)
@@ -95,6 +104,7 @@ func (h *Hub) stepBegin() Step {
 	st.timed.Store(0)
 	st.linked.Store(0)
 	st.armed.Store(armed)
+	h.over.reset(&st.cost)
 	st.opened.Store(0)
 	st.id.Store(id)
 	h.ring.Add(spanring.CtrBegun, 1)
@@ -104,12 +114,19 @@ func (h *Hub) stepBegin() Step {
 		h.ring.Add(spanring.CtrStepsArmed, 1)
 		h.publishArming()
 	}
-	e := (&spanring.StepBegin{Step: id, MonoNS: now, Armed: armed, Asked: asked, Level: uint8(level)}).Words()
-	h.ring.Append(&e)
 	num := id
 	if armed {
 		num |= stepArmed
 	}
+	if asked {
+		num |= stepAsked
+	}
+	if untimed {
+		num |= stepUntimed
+		h.ring.Add(spanring.CtrStepsUntimed, 1)
+	}
+	e := (&spanring.StepBegin{Step: id, MonoNS: now, Armed: armed, Asked: asked, Untimed: untimed, Level: uint8(level)}).Words()
+	h.ring.Append(&e)
 	return Step{hub: h, state: st, num: num}
 }
 
@@ -147,16 +164,36 @@ func (s Step) end() {
 	begin := s.state.beginNS.Load()
 	s.state.endNS.Store(now)
 	e := (&spanring.StepEnd{
-		Step: s.ID(), MonoNS: now, BeginNS: begin, Armed: s.Armed(),
+		Step: s.ID(), MonoNS: now, BeginNS: begin, Armed: s.Armed(), Untimed: s.untimed(),
 		Opened: opened, Dropped: s.state.dropped.Load(), Linked: s.state.linked.Load(),
 	}).Words()
 	h.ring.Append(&e)
 	h.ring.Add(spanring.CtrLanded, 1)
 	h.ring.Add(spanring.CtrStepsEnded, 1)
-	h.arms.ended(now-begin, s.Armed(), s.state.timed.Load())
+	s.spent(begin, now, opened)
 	if s.Armed() {
 		h.armedOpen.Add(-1)
 		h.publishArming()
+	}
+}
+
+// spent reckons what the step that has ended cost.
+func (s Step) spent(beginNS, endNS int64, opened uint32) {
+	h := s.hub
+	launches := min(s.state.timed.Load(), opened)
+	lanes := opened - launches
+	ns := h.over.ended(&s.state.cost, &endedStep{
+		beginNS: beginNS, endNS: endNS, armed: s.Armed(), asked: s.num&stepAsked != 0, untimed: s.untimed(), lanes: lanes, launches: launches,
+	})
+	h.ring.Add(spanring.CtrStepTimeNS, uint64(ns))
+	if lanes > 0 {
+		h.ring.Add(spanring.CtrLaneCostNS, uint64(lanes)*laneCostNS)
+	}
+	if launches > 0 {
+		h.ring.Add(spanring.CtrArmedCostNS, uint64(launches)*launchCostNS)
+	}
+	if h.over.lanes.budget.share > 0 {
+		h.publishLanes()
 	}
 }
 

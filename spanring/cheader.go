@@ -69,7 +69,7 @@ func (h *cheader) header() {
 		{"ALLOC_OFF", offAllocOff}, {"ALLOC_COUNT", offAllocCount}, {"RUN_ID", offRunID}, {"PID", offPID}, {"PID_NS", offPIDNS},
 		{"START_TICKS", offStartTicks}, {"MADE_UNIX_NS", offMadeUnixNS}, {"MADE_MONO_NS", offMadeMonoNS}, {"EXE", offExe},
 		{"SERVICE", offService}, {"GPU_UUID", offGPUUUID}, {"GPU_NAME", offGPUName}, {"RANK", offRank}, {"PRODUCER", offProducer}, {"MODEL", offModel},
-		{"STATE", offState}, {"ARMING", offArming}, {"HEAD", offHead}, {"NAMES_USED", offNamesUsed}, {"COUNTERS", offCounters},
+		{"STATE", offState}, {"ARMING", offArming}, {"LANES", offLanes}, {"HEAD", offHead}, {"NAMES_USED", offNamesUsed}, {"COUNTERS", offCounters},
 		{"ALLOC_MUT", offAllocMut}, {"ALLOC_USE", offAllocUse}, {"CONTEXTS", offContexts},
 	} {
 		h.hex("OFF_"+n.name, n.v)
@@ -190,14 +190,15 @@ func (h *cheader) entries() {
 	begin := func(s StepBegin) Words { return s.Words() }
 	h.record("A step's begin.", "STEP_BEGIN", begin(StepBegin{}), []fieldOf{
 		{"ARMED", begin(StepBegin{Armed: true})}, {"ASKED", begin(StepBegin{Asked: true})}, {"LEVEL", begin(StepBegin{Level: 1})}, {"STEP", begin(StepBegin{Step: 1})},
-		{"SOURCE", begin(StepBegin{Source: 1})},
+		{"SOURCE", begin(StepBegin{Source: 1})}, {"UNTIMED", begin(StepBegin{Untimed: true})},
 		{"MONO_NS", begin(StepBegin{MonoNS: 1})},
 	})
+	h.num("STEP_BEGIN_UNTIMED_LEVEL", levelBasic)
 	end := func(s StepEnd) Words { return s.Words() }
 	h.record("A step's end.", "STEP_END", end(StepEnd{}), []fieldOf{
 		{"ARMED", end(StepEnd{Armed: true})}, {"STEP", end(StepEnd{Step: 1})}, {"MONO_NS", end(StepEnd{MonoNS: 1})},
 		{"BEGIN_NS", end(StepEnd{BeginNS: 1})}, {"OPENED", end(StepEnd{Opened: 1})}, {"DROPPED", end(StepEnd{Dropped: 1})},
-		{"LINKED", end(StepEnd{Linked: 1})},
+		{"LINKED", end(StepEnd{Linked: 1})}, {"UNTIMED", end(StepEnd{Untimed: true})},
 	})
 	attrs := func(a StepAttrs) Words { return a.Words() }
 	h.record("A step's attributes.", "STEP_ATTRS", attrs(StepAttrs{}), []fieldOf{

@@ -142,6 +142,16 @@ const (
 	// they overlap the launch before them (programmatic dependent launches): an
 	// event between the two would end that.
 	CtrOverlapping Counter = 104
+	// CtrStepTimeNS is the time of steps in nanoseconds, each its part on the host or
+	// on the GPU, whichever is longer, and no moment twice: what overhead is a share
+	// of. CtrArmedCostNS and CtrLaneCostNS are what timing launches and lanes is
+	// reckoned to have cost.
+	CtrStepTimeNS  Counter = 105
+	CtrArmedCostNS Counter = 106
+	CtrLaneCostNS  Counter = 107
+	// CtrStepsUntimed counts steps whose lanes were not timed, within the budget for
+	// lanes.
+	CtrStepsUntimed Counter = 108
 
 	// NumCounters is the number of counter words a reader copies. Numbers without
 	// a name are reserved and read 0.
@@ -160,7 +170,8 @@ var counterText = map[Counter]string{
 	CtrControlApplied: "control_applied", CtrControlRejected: "control_rejected",
 	CtrRequests: "requests", CtrLaunches: "launches", CtrLaunchExecutions: "launch_executions", CtrLaunchDiffs: "launch_diffs",
 	CtrLaunchDiffOps: "launch_diff_ops", CtrLaunchOpsDropped: "launch_ops_dropped",
-	CtrOverlapping: "overlapping",
+	CtrOverlapping: "overlapping", CtrStepTimeNS: "step_time_ns", CtrArmedCostNS: "armed_cost_ns", CtrLaneCostNS: "lane_cost_ns",
+	CtrStepsUntimed: "steps_untimed",
 
 	CtrMemLiveBytes: "mem_live_bytes", CtrMemLiveCount: "mem_live_count", CtrMemPeakBytes: "mem_peak_bytes",
 	CtrMemGuardBytes: "mem_guard_bytes", CtrMemChunkSlackBytes: "mem_chunk_slack_bytes",

@@ -171,6 +171,7 @@ const (
 	flagSharedStart  = 0x20
 	flagInGraph      = 0x40
 	flagAsked        = 0x20 // of a step's begin
+	flagUntimed      = 0x40 // of a step's begin and end
 	flagSourceMask   = 0x03 // of a step's begin
 	max48            = 1<<48 - 1
 	minLead          = -1 << 47
@@ -292,6 +293,9 @@ func (w *Words) SpanFailed() (SpanFailed, error) {
 	return f, nil
 }
 
+// levelBasic is the level at which steps have no lanes.
+const levelBasic = 1
+
 // StepSource says what marked a step.
 type StepSource uint8
 
@@ -323,8 +327,12 @@ type StepBegin struct {
 	MonoNS int64  // host, CLOCK_MONOTONIC
 	Armed  bool   // its kernels are timed
 	Asked  bool   // it is armed because somebody asked for armed steps
-	Level  uint8  // the level in force
-	Source StepSource
+	Level  uint8  // the level in force; basic (1) for an untimed step
+	// Untimed: the budget for lanes left its lanes out. What is measured of it is what
+	// level basic measures, and Level says so: a reader that does not know this flag
+	// reads a step at level basic.
+	Untimed bool
+	Source  StepSource
 }
 
 // Words encodes s.
@@ -336,15 +344,20 @@ func (s *StepBegin) Words() Words {
 	if s.Asked {
 		f |= flagAsked
 	}
+	level := s.Level
+	if s.Untimed {
+		f |= flagUntimed
+		level = min(level, levelBasic)
+	}
 	f |= uint8(s.Source) & flagSourceMask
-	return Words{head(KindStepBegin, f, s.Level, 0, 0, 0), s.Step, uint64(s.MonoNS)}
+	return Words{head(KindStepBegin, f, level, 0, 0, 0), s.Step, uint64(s.MonoNS)}
 }
 
 // StepBegin decodes the begin of a step.
 func (w *Words) StepBegin() (StepBegin, error) {
 	s := StepBegin{
 		Step: w[1], MonoNS: int64(w[2]), Armed: w.flags()&flagArmed != 0, Asked: w.flags()&flagAsked != 0, Level: w.reason(),
-		Source: StepSource(w.flags() & flagSourceMask),
+		Untimed: w.flags()&flagUntimed != 0, Source: StepSource(w.flags() & flagSourceMask),
 	}
 	if w.Kind() != KindStepBegin || s.MonoNS < 0 || s.Step == 0 || s.Source >= NumStepSources {
 		return s, fmt.Errorf("%w: %v of step %d at %d ns", ErrEntry, w.Kind(), s.Step, s.MonoNS)
@@ -358,6 +371,7 @@ type StepEnd struct {
 	MonoNS  int64 // host, CLOCK_MONOTONIC
 	BeginNS int64 // the step's begin again, should its entry have been lost
 	Armed   bool
+	Untimed bool   // as in StepBegin
 	Opened  uint32 // spans begun in it that land or fail, each with an entry
 	Dropped uint32 // spans that found no free slot
 	Linked  uint32 // trace contexts it was linked to, of which MaxStepLinks have entries
@@ -369,6 +383,9 @@ func (s *StepEnd) Words() Words {
 	if s.Armed {
 		f = flagArmed
 	}
+	if s.Untimed {
+		f |= flagUntimed
+	}
 	return Words{
 		head(KindStepEnd, f, 0, 0, 0, 0), s.Step, uint64(s.MonoNS), uint64(s.BeginNS),
 		uint64(s.Opened) | uint64(s.Dropped)<<32, uint64(s.Linked),
@@ -378,7 +395,7 @@ func (s *StepEnd) Words() Words {
 // StepEnd decodes the end of a step.
 func (w *Words) StepEnd() (StepEnd, error) {
 	s := StepEnd{
-		Step: w[1], MonoNS: int64(w[2]), BeginNS: int64(w[3]), Armed: w.flags()&flagArmed != 0,
+		Step: w[1], MonoNS: int64(w[2]), BeginNS: int64(w[3]), Armed: w.flags()&flagArmed != 0, Untimed: w.flags()&flagUntimed != 0,
 		Opened: uint32(w[4]), Dropped: uint32(w[4] >> 32), Linked: uint32(w[5]),
 	}
 	if w.Kind() != KindStepEnd || s.BeginNS < 0 || s.MonoNS < s.BeginNS || s.Step == 0 {

@@ -83,7 +83,15 @@ func TestOtherEntriesRoundTrip(t *testing.T) {
 	if d := cmp.Diff(sb, gotSB); d != "" || err != nil {
 		t.Errorf("%v %s", err, d)
 	}
-	se := StepEnd{Step: math.MaxUint64, MonoNS: 9, BeginNS: 9, Armed: true, Opened: math.MaxUint32, Dropped: math.MaxUint32 - 1, Linked: math.MaxUint32}
+	// An untimed step says that what is measured of it is what level basic measures.
+	sb = StepBegin{Step: 1, MonoNS: 2, Level: 3, Untimed: true}
+	w = sb.Words()
+	sb.Level = 1
+	gotSB, err = w.StepBegin()
+	if d := cmp.Diff(sb, gotSB); d != "" || err != nil {
+		t.Errorf("%v %s", err, d)
+	}
+	se := StepEnd{Step: math.MaxUint64, Untimed: true, MonoNS: 9, BeginNS: 9, Armed: true, Opened: math.MaxUint32, Dropped: math.MaxUint32 - 1, Linked: math.MaxUint32}
 	w = se.Words()
 	gotSE, err := w.StepEnd()
 	if d := cmp.Diff(se, gotSE); d != "" || err != nil {

@@ -39,6 +39,7 @@ type Info struct {
 	Clean          bool   // the producer closed the ring itself
 	KernelEvery    uint32 // one step in so many is armed now; 0 is none
 	ArmedRequested uint32 // steps still to arm on request
+	LaneEvery      uint32 // lanes of one step in so many are timed now; 0: of none, or the producer does not say
 }
 
 // ContextState is what the producer publishes of one GPU context. A Reader checks

@@ -58,6 +58,7 @@ const (
 
 	offState  = 0x200 // u32 level, u32 flags
 	offArming = 0x208 // u32 current stride, u32 steps still to arm on request
+	offLanes  = 0x210 // u32 stride of steps whose lanes are timed, u32 reserved
 
 	offHead      = 0x300 // next sequence number, a cache line of its own
 	offNamesUsed = 0x340 // bytes of the name table in use, a cache line of its own
@@ -98,7 +99,8 @@ const (
 	_ = uint(offProducer - (offRank + 16))
 	_ = uint(offModel - (offProducer + producerBytes))
 	_ = uint(offState - (offModel + 8))
-	_ = uint(offHead - (offArming + 8))
+	_ = uint(offLanes - (offArming + 8))
+	_ = uint(offHead - (offLanes + 8))
 	_ = uint(offAllocMut - (offCounters + 8*int(NumCounters)))
 	_ = uint(offAllocUse - (offAllocMut + 8))
 	_ = uint(offContexts - (offAllocMut + cacheLine))

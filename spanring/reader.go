@@ -257,6 +257,7 @@ func refreshInfo(m memory, geo Geometry, i *Info) {
 	i.Level = uint8(st)
 	i.Clean = st&stateClean != 0
 	i.KernelEvery, i.ArmedRequested = m.half(offArming, 0), m.half(offArming, 1)
+	i.LaneEvery = m.half(offLanes, 0)
 }
 
 // locked runs f under the reader's lock and guard, unless the reader is closed

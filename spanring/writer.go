@@ -243,6 +243,7 @@ func newWriter(m memory, geo Geometry, info Info) *Writer {
 	m.storeBytes(offProducer, producerBytes, clip(info.Producer, producerBytes))
 	m.store(offState, uint64(info.Level))
 	w.SetArming(info.KernelEvery, info.ArmedRequested)
+	w.SetLanes(info.LaneEvery)
 	w.names.init(m, geo.nameOff(), geo.NameBytes)
 	w.SetModel(info.Model)
 	w.allocs.init(w)
@@ -373,6 +374,9 @@ func (w *Writer) setState(f func(uint64) uint64) {
 func (w *Writer) SetArming(every, requested uint32) {
 	w.m.store(offArming, uint64(every)|uint64(requested)<<32)
 }
+
+// SetLanes publishes that the lanes of one step in every are timed now (0: none).
+func (w *Writer) SetLanes(every uint32) { w.m.store(offLanes, uint64(every)) }
 
 // SetGPU publishes the device behind context 0.
 func (w *Writer) SetGPU(uuid, name string) {

@@ -32,15 +32,15 @@ func TestConfig(t *testing.T) {
 		env  []string
 		want string
 	}{
-		{nil, "lane " + dir.Path + " 0 -1   0 4096 64 0.003 -1 -1 -1 -1"},
-		{[]string{"LANETRACE_LEVEL=", "LANETRACE_PAIRS=", "LANETRACE_KERNEL_BUDGET="}, "lane " + dir.Path + " 0 -1   0 4096 64 0.003 -1 -1 -1 -1"},
+		{nil, "lane " + dir.Path + " 0 -1   0 4096 64 0.003 0 -1 -1 -1 -1"},
+		{[]string{"LANETRACE_LEVEL=", "LANETRACE_PAIRS=", "LANETRACE_KERNEL_BUDGET="}, "lane " + dir.Path + " 0 -1   0 4096 64 0.003 0 -1 -1 -1 -1"},
 		{
 			[]string{
 				"LANETRACE_LEVEL=kernel", "LANETRACE_DIR=/x", "LANETRACE_GROUP=7", "OTEL_SERVICE_NAME=s", "LANETRACE_MODEL=m", "LANETRACE_RING_BYTES=+70000",
-				"LANETRACE_PAIRS=16", "LANETRACE_KERNEL_SPAN_EVERY=8", "LANETRACE_KERNEL_BUDGET=2.5e-2", "LANETRACE_RANK_TENSOR=3",
-			}, "kernel /x 1 7 s m 70000 16 8 0.025 -1 3 -1 -1",
+				"LANETRACE_PAIRS=16", "LANETRACE_KERNEL_SPAN_EVERY=8", "LANETRACE_KERNEL_BUDGET=2.5e-2", "LANETRACE_LANE_BUDGET=.001", "LANETRACE_RANK_TENSOR=3",
+			}, "kernel /x 1 7 s m 70000 16 8 0.025 0.001 -1 3 -1 -1",
 		},
-		{[]string{"LANETRACE_DIR=/x", "LANETRACE_RING_BYTES=65536"}, "lane /x 1 -1   65536 32 64 0.003 -1 -1 -1 -1"},
+		{[]string{"LANETRACE_DIR=/x", "LANETRACE_RING_BYTES=65536"}, "lane /x 1 -1   65536 32 64 0.003 0 -1 -1 -1 -1"},
 	} {
 		if got := run(c.env...); got != c.want {
 			t.Errorf("%v: %q, want %q", c.env, got, c.want)
@@ -55,7 +55,8 @@ func TestConfig(t *testing.T) {
 		{"LANETRACE_PAIRS", "18446744073709551617"}, {"LANETRACE_KERNEL_SPAN_EVERY", "2147483647"}, {"LANETRACE_KERNEL_SPAN_EVERY", "2147483648"},
 		{"LANETRACE_KERNEL_BUDGET", "0"}, {"LANETRACE_KERNEL_BUDGET", "1"}, {"LANETRACE_KERNEL_BUDGET", "1.0001"}, {"LANETRACE_KERNEL_BUDGET", "-1"},
 		{"LANETRACE_KERNEL_BUDGET", "NaN"}, {"LANETRACE_KERNEL_BUDGET", "."}, {"LANETRACE_KERNEL_BUDGET", ".5"}, {"LANETRACE_KERNEL_BUDGET", "5."},
-		{"LANETRACE_KERNEL_BUDGET", "1e"}, {"LANETRACE_KERNEL_BUDGET", "1e-1x"}, {"LANETRACE_KERNEL_BUDGET", "0,5"},
+		{"LANETRACE_KERNEL_BUDGET", "1e"}, {"LANETRACE_KERNEL_BUDGET", "1e-1x"}, {"LANETRACE_KERNEL_BUDGET", "0,5"}, {"LANETRACE_LANE_BUDGET", "0"}, {"LANETRACE_LANE_BUDGET", "1"}, {"LANETRACE_LANE_BUDGET", "2"},
+		{"LANETRACE_LANE_BUDGET", "1e-3"},
 		{"LANETRACE_RANK_DATA", "-1"}, {"LANETRACE_RANK_DATA", "0"}, {"LANETRACE_RANK_EXPERT", "2147483648"},
 	} {
 		err := goRefuses(v.name, v.value)

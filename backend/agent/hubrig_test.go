@@ -23,7 +23,7 @@ import (
 // hubSources are the sources that time spans and need a driver, without what hooks a
 // program.
 var hubSources = []string{
-	"hub.c", "hubsteps.c", "lanes.c", "arming.c", "spans.c", "streams.c", "pool.c", "harvest.c", "anchor.c",
+	"hub.c", "hubsteps.c", "lanes.c", "overhead.c", "spans.c", "streams.c", "pool.c", "harvest.c", "anchor.c",
 	"calibrate.c", "clock.c", "close.c", "binding.c", "driver.c", "say.c",
 	"ring.c", "ringfile.c", "config.c", "control.c",
 }
@@ -294,11 +294,11 @@ func describeLog(t *testing.T, entries []spanring.Entry, name func(spanring.Name
 		case k == spanring.KindStepBegin:
 			s, serr := w.StepBegin()
 			err = serr
-			line = fmt.Sprintf("begin step=%d level=%d%s%s", s.Step, s.Level, flag(s.Armed, " armed"), flag(s.Asked, " asked"))
+			line = fmt.Sprintf("begin step=%d level=%d%s%s%s", s.Step, s.Level, flag(s.Armed, " armed"), flag(s.Asked, " asked"), flag(s.Untimed, " untimed"))
 		case k == spanring.KindStepEnd:
 			s, serr := w.StepEnd()
 			err = serr
-			line = fmt.Sprintf("end step=%d opened=%d dropped=%d linked=%d%s", s.Step, s.Opened, s.Dropped, s.Linked, flag(s.Armed, " armed"))
+			line = fmt.Sprintf("end step=%d opened=%d dropped=%d linked=%d%s%s", s.Step, s.Opened, s.Dropped, s.Linked, flag(s.Armed, " armed"), flag(s.Untimed, " untimed"))
 		case k == spanring.KindStepAttrs:
 			a, serr := w.StepAttrs()
 			err = serr

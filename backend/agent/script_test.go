@@ -174,11 +174,11 @@ func (s *script) add() {
 		s.op("failed", func(w *goSide) uint64 { return appended(w, v.Words()) },
 			uint8(v.SpanKind), uint8(v.Reason), v.Context, v.Lane, v.Stream, v.Step, v.EnqueueMonoNS, uint32(v.Name), v.Ordinal, v.Parent)
 	case 4:
-		v := spanring.StepBegin{Step: s.u64(), MonoNS: s.i64(), Armed: s.flag(), Asked: s.flag(), Level: s.u8(), Source: spanring.StepSource(s.u8() % spanring.NumStepSources)}
-		s.op("begin", func(w *goSide) uint64 { return appended(w, v.Words()) }, v.Step, v.MonoNS, v.Armed, v.Asked, v.Level, uint8(v.Source))
+		v := spanring.StepBegin{Step: s.u64(), MonoNS: s.i64(), Armed: s.flag(), Asked: s.flag(), Level: s.u8(), Source: spanring.StepSource(s.u8() % spanring.NumStepSources), Untimed: s.flag()}
+		s.op("begin", func(w *goSide) uint64 { return appended(w, v.Words()) }, v.Step, v.MonoNS, v.Armed, v.Asked, v.Level, uint8(v.Source), v.Untimed)
 	case 5:
-		v := spanring.StepEnd{Step: s.u64(), MonoNS: s.i64(), BeginNS: s.i64(), Armed: s.flag(), Opened: s.u32(), Dropped: s.u32(), Linked: s.u32()}
-		s.op("end", func(w *goSide) uint64 { return appended(w, v.Words()) }, v.Step, v.MonoNS, v.BeginNS, v.Armed, v.Opened, v.Dropped, v.Linked)
+		v := spanring.StepEnd{Step: s.u64(), MonoNS: s.i64(), BeginNS: s.i64(), Armed: s.flag(), Opened: s.u32(), Dropped: s.u32(), Linked: s.u32(), Untimed: s.flag()}
+		s.op("end", func(w *goSide) uint64 { return appended(w, v.Words()) }, v.Step, v.MonoNS, v.BeginNS, v.Armed, v.Opened, v.Dropped, v.Linked, v.Untimed)
 	case 6:
 		v := spanring.StepAttrs{Step: s.u64(), BatchSize: s.u32(), DecodeTokens: s.u32(), PrefillTokens: s.u32(), GraphMode: spanring.GraphMode(s.u8())}
 		s.op("attrs", func(w *goSide) uint64 { return appended(w, v.Words()) }, v.Step, v.BatchSize, v.DecodeTokens, v.PrefillTokens, uint8(v.GraphMode))
@@ -207,6 +207,7 @@ func (s *script) add() {
 	case 15:
 		l, e, q := s.u8(), s.u32(), s.u32()
 		s.op("level", func(w *goSide) uint64 { w.SetLevel(l); return 0 }, l)
+		s.op("lanes", func(w *goSide) uint64 { w.SetLanes(q); return 0 }, q)
 		s.op("arming", func(w *goSide) uint64 { w.SetArming(e, q); return 0 }, e, q)
 	case 16:
 		// Ended by NUL in C, so without it here.

@@ -97,6 +97,14 @@ static bool number(uint64_t *dst, char *(*env)(const char *), const char *name, 
   return true;
 }
 
+static bool share(double *dst, char *(*env)(const char *), const char *name, lt_error *err) {
+  const char *v = get(env, name);
+  if (*v == 0 || (parse_share(v, dst) && *dst > 0 && *dst <= 1))
+    return true;
+  lt_error_set(err, "%s=\"%s\": want a share over 0 and at most 1", name, v);
+  return false;
+}
+
 int lt_config_from_env(lt_config *c, char *(*env)(const char *), lt_error *err) {
   memset(c, 0, sizeof *c);
   c->level = LT_LEVEL_LANE;
@@ -109,7 +117,7 @@ int lt_config_from_env(lt_config *c, char *(*env)(const char *), lt_error *err) 
     return -1;
   }
   uint64_t group = 0, bytes = 0, pairs = 0, every = 64;
-  const char *g = get(env, "LANETRACE_GROUP"), *budget = get(env, "LANETRACE_KERNEL_BUDGET");
+  const char *g = get(env, "LANETRACE_GROUP");
   // The last number, all ones, means "no group" to chown.
   if (*g != 0 && !lt_parse_u64(g, UINT32_MAX - 1, &group)) {
     lt_error_set(err, "LANETRACE_GROUP=\"%s\": want a group's number", g);
@@ -136,10 +144,8 @@ int lt_config_from_env(lt_config *c, char *(*env)(const char *), lt_error *err) 
   c->ring_bytes = (int64_t)bytes;
   c->kernel_every = (uint32_t)every;
   c->kernel_budget = 0.003;
-  if (*budget != 0 && (!parse_share(budget, &c->kernel_budget) || !(c->kernel_budget > 0 && c->kernel_budget <= 1))) {
-    lt_error_set(err, "LANETRACE_KERNEL_BUDGET=\"%s\": want a share over 0 and at most 1", budget);
+  if (!share(&c->kernel_budget, env, "LANETRACE_KERNEL_BUDGET", err) || !share(&c->lane_budget, env, "LANETRACE_LANE_BUDGET", err))
     return -1;
-  }
   lt_geometry geo = {0};
   if (c->ring_bytes != 0 && lt_geometry_for_bytes(c->ring_bytes, &geo, err) != 0)
     return -1;

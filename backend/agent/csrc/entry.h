@@ -105,7 +105,8 @@ typedef struct lt_step_begin_entry {
   uint64_t step; // from 1
   int64_t mono_ns;
   bool armed;
-  bool asked; // armed because somebody asked for it
+  bool asked;   // armed because somebody asked for it
+  bool untimed; // the budget for lanes left its lanes out
   uint8_t level;
   uint8_t source; // LT_STEP_…: what marked it
 } lt_step_begin_entry;
@@ -114,7 +115,10 @@ static inline lt_words lt_step_begin_words(const lt_step_begin_entry *s) {
   lt_words e = lt_entry_head(LT_KIND_STEP_BEGIN, 0, 0, 0);
   LT_SET(e, STEP_BEGIN_ARMED, s->armed);
   LT_SET(e, STEP_BEGIN_ASKED, s->asked);
-  LT_SET(e, STEP_BEGIN_LEVEL, s->level);
+  // What is measured of an untimed step is what level basic measures.
+  const bool lower = s->untimed && s->level > LT_STEP_BEGIN_UNTIMED_LEVEL;
+  LT_SET(e, STEP_BEGIN_LEVEL, lower ? LT_STEP_BEGIN_UNTIMED_LEVEL : s->level);
+  LT_SET(e, STEP_BEGIN_UNTIMED, s->untimed);
   LT_SET(e, STEP_BEGIN_SOURCE, s->source);
   LT_SET(e, STEP_BEGIN_STEP, s->step);
   LT_SET(e, STEP_BEGIN_MONO_NS, s->mono_ns);
@@ -124,7 +128,7 @@ static inline lt_words lt_step_begin_words(const lt_step_begin_entry *s) {
 typedef struct lt_step_end_entry {
   uint64_t step;
   int64_t mono_ns, begin_ns;
-  bool armed;
+  bool armed, untimed;
   uint32_t opened;  // spans begun in it that land or fail, each with an entry
   uint32_t dropped; // spans that found no free slot
   uint32_t linked;  // trace contexts, of which LT_MAX_STEP_LINKS have entries
@@ -133,6 +137,7 @@ typedef struct lt_step_end_entry {
 static inline lt_words lt_step_end_words(const lt_step_end_entry *s) {
   lt_words e = lt_entry_head(LT_KIND_STEP_END, 0, 0, 0);
   LT_SET(e, STEP_END_ARMED, s->armed);
+  LT_SET(e, STEP_END_UNTIMED, s->untimed);
   LT_SET(e, STEP_END_STEP, s->step);
   LT_SET(e, STEP_END_MONO_NS, s->mono_ns);
   LT_SET(e, STEP_END_BEGIN_NS, s->begin_ns);

@@ -23,6 +23,7 @@
 #include "driver.h"
 #include "entry.h"
 #include "hub.h"
+#include "overhead.h"
 #include "ring.h"
 
 enum {
@@ -169,9 +170,11 @@ struct lt_context {
   lt_anchors anchors;
   void *spin_module, *spin; // the calibration's kernel
 
-  // The lanes of the step that lands now, added up.
+  // The outermost lanes of the step that lands now, from the first's start to the last's
+  // end.
   uint64_t landing;
-  int64_t landing_ns;
+  bool landing_armed;
+  int64_t land_from, land_to;
 };
 
 typedef struct lt_meta {
@@ -299,20 +302,10 @@ typedef struct lt_step_state {
   _Atomic uint32_t timed; // launches that got a pair
   _Atomic uint32_t links; // trace contexts that it was given
   _Atomic int armed;
+  lt_step_cost cost;
 } lt_step_state;
 
 #define LT_STEP_ENDED UINT32_C(0x80000000)
-
-// Which steps are armed: one in the stride, and those asked for (arming.c).
-typedef struct lt_arming {
-  uint32_t every;
-  double budget;
-  _Atomic uint32_t current; // the stride in force
-  _Atomic int64_t until;    // steps until the next armed one
-  _Atomic int64_t asked;
-  _Atomic uint64_t host_ns, lane_ns; // running means of unarmed steps, bits of a double
-  _Atomic uint32_t per_step;         // launches timed in the last armed step
-} lt_arming;
 
 typedef struct lt_hub {
   lt_driver drv;
@@ -322,7 +315,7 @@ typedef struct lt_hub {
 
   _Atomic uint64_t last_step;
   lt_step_state step[LT_OPEN_STEPS];
-  lt_arming arms;
+  lt_overhead over;
 
   pthread_mutex_t names_mu;
   _Atomic uint32_t lanes;
@@ -381,14 +374,10 @@ void lt_step_unopen(lt_hub *h, lt_step s);
 // lt_step_began settles a step's counts after an attempt to begin a span.
 bool lt_step_began(lt_hub *h, lt_step s, lt_outcome o);
 
-void lt_arming_init(lt_arming *a, uint32_t every, double budget);
-// lt_arming_next says whether the step that begins now is armed, and whether because it
-// was asked for.
-bool lt_arming_next(lt_arming *a, bool *asked);
-uint32_t lt_arming_asked(const lt_arming *a);
-void lt_arming_ended(lt_arming *a, int64_t host_ns, bool armed, uint32_t timed);
-void lt_arming_observe(_Atomic uint64_t *mean, int64_t ns);
+// lt_publish_arming publishes both strides, and how many steps are asked for;
+// lt_publish_lanes the lanes' where it has changed.
 void lt_publish_arming(lt_hub *h);
+void lt_publish_lanes(lt_hub *h);
 
 // lt_landed sees each span as it lands.
 void lt_landed(lt_context *c, const lt_span *s);

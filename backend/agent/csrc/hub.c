@@ -253,7 +253,7 @@ static lt_hub *make(const lt_driver *drv, lt_error *err) {
     free(h);
     return NULL;
   }
-  lt_arming_init(&h->arms, h->config.kernel_every, h->config.kernel_budget);
+  lt_overhead_init(&h->over, h->config.kernel_every, h->config.kernel_budget, h->config.lane_budget);
   pthread_mutex_init(&h->mu, NULL);
   pthread_mutex_init(&h->names_mu, NULL);
   const lt_ring_options o = {.producer = "lanetrace-agent " LT_VERSION};
@@ -334,9 +334,20 @@ void lt_hub_stop(void) {
 
 // Level and arming ---------------------------------------------------------------------------------
 
+static uint32_t lane_stride(const lt_hub *h) { return lt_hub_level() >= LT_LEVEL_LANE ? lt_overhead_lane_stride(&h->over) : 0; }
+
 void lt_publish_arming(lt_hub *h) {
-  uint32_t every = lt_hub_level() >= LT_LEVEL_KERNEL ? atomic_load(&h->arms.current) : 0;
-  lt_ring_set_arming(h->ring, every, lt_arming_asked(&h->arms));
+  const uint32_t every = lt_hub_level() >= LT_LEVEL_KERNEL ? lt_overhead_kernel_stride(&h->over) : 0;
+  lt_ring_set_arming(h->ring, every, lt_overhead_asked(&h->over));
+  const uint32_t lanes = lane_stride(h);
+  atomic_store(&h->over.lanes.published, lanes);
+  lt_ring_set_lanes(h->ring, lanes);
+}
+
+void lt_publish_lanes(lt_hub *h) {
+  const uint32_t lanes = lane_stride(h);
+  if (atomic_exchange(&h->over.lanes.published, lanes) != lanes)
+    lt_ring_set_lanes(h->ring, lanes);
 }
 
 static void ensure_pool(lt_context *c) {
@@ -383,7 +394,7 @@ void lt_hub_arm(uint32_t n) {
   lt_hub *h = lt_the_hub();
   if (h == NULL)
     return;
-  atomic_fetch_add(&h->arms.asked, (int64_t)n);
+  atomic_fetch_add(&h->over.arms.asked, (int64_t)n);
   lt_publish_arming(h);
 }
 

@@ -127,6 +127,10 @@ uint64_t lt_step_id(lt_step s);
 // lt_step_armed: its kernels are timed.
 static inline int lt_step_armed(lt_step s) { return s >> 63 != 0; }
 
+// lt_step_untimed: the budget for lanes leaves its lanes out.
+#define LT_STEP_UNTIMED (UINT64_C(1) << 54)
+static inline int lt_step_untimed(lt_step s) { return (s & LT_STEP_UNTIMED) != 0; }
+
 // lt_step_begin_by begins a step; source is LT_STEP_MARKED, or what stands in for a mark.
 lt_step lt_step_begin_by(unsigned source);                          // [hot] steps may overlap
 static inline lt_step lt_step_begin(void) { return lt_step_begin_by(0); } // [hot] a marked one
@@ -181,8 +185,9 @@ static inline int lt_lane_is_open(lt_lane l) { return l.generation != 0; }
 
 // lt_lane_begin begins a lane of the step on a stream; its parent is the innermost
 // lane of the same step open there. Records one event at level lane and above. None
-// is begun on a stream that is being captured (counted), in a step that has ended or
-// where the lane is already open in this step (both misuse). [hot]
+// is begun on a stream that is being captured (counted), in a step whose lanes the
+// budget for them leaves out, in one that has ended or where the lane is already open in
+// this step (both misuse). [hot]
 lt_lane lt_lane_begin(lt_step s, uint16_t lane, void *stream);
 // lt_lane_try is lt_lane_begin, and says whether none was begun for a capture. [hot]
 lt_lane lt_lane_try(lt_step s, uint16_t lane, void *stream, bool *capturing);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A step's handle: bit 63 says that it is armed, the seven below which hub it is of, the
-// rest is its number.
+// next two that it was asked for and that its lanes are left out; the rest is its number.
 
 #include <string.h>
 
@@ -9,7 +9,8 @@
 
 #define ARMED (UINT64_C(1) << 63)
 #define EPOCH_SHIFT 56
-#define ID_MASK ((UINT64_C(1) << EPOCH_SHIFT) - 1)
+#define ASKED (UINT64_C(1) << 55)
+#define ID_MASK (LT_STEP_UNTIMED - 1)
 
 uint64_t lt_step_id(lt_step s) { return s & ID_MASK; }
 
@@ -49,8 +50,8 @@ lt_step lt_step_begin_by(unsigned source) {
   if (atomic_load(&st->id) != 0 && atomic_load(&st->end_ns) == 0)
     forget(h, st);
   const int64_t now = lt_mono_ns();
-  bool asked = false;
-  const bool armed = level >= LT_LEVEL_KERNEL && lt_arming_next(&h->arms, &asked);
+  bool asked = false, untimed = false;
+  const bool armed = level >= LT_LEVEL_LANE && lt_overhead_begin(&h->over, level >= LT_LEVEL_KERNEL, &asked, &untimed);
   // The place is closed to its old step's spans before it takes the new number.
   atomic_store(&st->id, 0);
   atomic_store(&st->end_ns, 0);
@@ -60,6 +61,7 @@ lt_step lt_step_begin_by(unsigned source) {
   atomic_store(&st->timed, 0);
   atomic_store(&st->links, 0);
   atomic_store(&st->armed, armed);
+  lt_overhead_reset(&h->over, &st->cost);
   atomic_store(&st->opened, 0);
   atomic_store(&st->id, id);
   lt_ring_add(h->ring, LT_CTR_BEGUN, 1);
@@ -69,11 +71,41 @@ lt_step lt_step_begin_by(unsigned source) {
     lt_ring_add(h->ring, LT_CTR_STEPS_ARMED, 1);
     lt_publish_arming(h);
   }
-  const lt_step_begin_entry b = {
-      .step = id, .mono_ns = now, .armed = armed, .asked = asked, .level = (uint8_t)level, .source = (uint8_t)source};
+  if (untimed)
+    lt_ring_add(h->ring, LT_CTR_STEPS_UNTIMED, 1);
+  const lt_step_begin_entry b = {.step = id,
+                                 .mono_ns = now,
+                                 .armed = armed,
+                                 .asked = asked,
+                                 .untimed = untimed,
+                                 .level = (uint8_t)level,
+                                 .source = (uint8_t)source};
   const lt_words e = lt_step_begin_words(&b);
   lt_ring_append(h->ring, &e);
-  return id | (uint64_t)h->epoch << EPOCH_SHIFT | (armed ? ARMED : 0);
+  return id | (uint64_t)h->epoch << EPOCH_SHIFT | (armed ? ARMED : 0) | (asked ? ASKED : 0) | (untimed ? LT_STEP_UNTIMED : 0);
+}
+
+// spent reckons what the step that has ended cost.
+static void spent(lt_hub *h, lt_step s, lt_step_state *st, int64_t begin_ns, int64_t end_ns, uint32_t opened) {
+  uint32_t launches = atomic_load(&st->timed);
+  if (launches > opened)
+    launches = opened;
+  const lt_ended_step e = {
+      .begin_ns = begin_ns,
+      .end_ns = end_ns,
+      .armed = lt_step_armed(s),
+      .asked = (s & ASKED) != 0,
+      .untimed = lt_step_untimed(s),
+      .lanes = opened - launches,
+      .launches = launches,
+  };
+  lt_ring_add(h->ring, LT_CTR_STEP_TIME_NS, (uint64_t)lt_overhead_ended(&h->over, &st->cost, &e));
+  if (e.lanes > 0)
+    lt_ring_add(h->ring, LT_CTR_LANE_COST_NS, (uint64_t)e.lanes * LT_LANE_COST_NS);
+  if (launches > 0)
+    lt_ring_add(h->ring, LT_CTR_ARMED_COST_NS, (uint64_t)launches * LT_LAUNCH_COST_NS);
+  if (h->config.lane_budget > 0)
+    lt_publish_lanes(h);
 }
 
 void lt_step_end(lt_step s) {
@@ -94,6 +126,7 @@ void lt_step_end(lt_step s) {
       .mono_ns = now,
       .begin_ns = begin,
       .armed = armed,
+      .untimed = lt_step_untimed(s),
       .opened = opened,
       .dropped = atomic_load(&st->dropped),
       .linked = atomic_load(&st->links),
@@ -102,7 +135,7 @@ void lt_step_end(lt_step s) {
   lt_ring_append(h->ring, &e);
   lt_ring_add(h->ring, LT_CTR_LANDED, 1);
   lt_ring_add(h->ring, LT_CTR_STEPS_ENDED, 1);
-  lt_arming_ended(&h->arms, now - begin, armed, atomic_load(&st->timed));
+  spent(h, s, st, begin, now, opened);
   if (armed) {
     atomic_fetch_sub(&lt_hub_armed_open, 1);
     lt_publish_arming(h);

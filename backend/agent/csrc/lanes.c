@@ -132,7 +132,7 @@ lt_lane lt_lane_begin(lt_step step, uint16_t lane, void *stream) {
 lt_lane lt_lane_try(lt_step step, uint16_t lane, void *stream, bool *capturing) {
   const lt_lane none = {0};
   *capturing = false;
-  if (step == 0 || lt_hub_level() < LT_LEVEL_LANE)
+  if (step == 0 || lt_hub_level() < LT_LEVEL_LANE || lt_step_untimed(step))
     return none;
   lt_hub *h = lt_the_hub();
   lt_context *c = h != NULL ? lt_current_context(h) : NULL;
@@ -184,16 +184,28 @@ void lt_bind(lt_step step, void *stream) {
   pthread_mutex_unlock(&s->mu);
 }
 
-// It adds up the outermost lanes of unarmed steps, which bound a step's length from the
-// GPU's side. Only the harvest calls it.
+// The outermost lanes of a step bound its length from the GPU's side. A step's are taken
+// in when the next one's land. Only the harvest calls it.
 void lt_landed(lt_context *c, const lt_span *s) {
-  if (s->kind != LT_KIND_LANE || s->parent != 0 || s->armed)
+  if (s->kind != LT_KIND_LANE || s->parent != 0)
     return;
-  if (s->step != c->landing) {
-    if (c->landing != 0)
-      lt_arming_observe(&c->hub->arms.lane_ns, c->landing_ns);
-    c->landing = s->step;
-    c->landing_ns = 0;
+  const int64_t end = s->start_mono_ns + (int64_t)s->raw_ns;
+  if (s->step == c->landing) {
+    if (s->start_mono_ns < c->land_from)
+      c->land_from = s->start_mono_ns;
+    if (end > c->land_to)
+      c->land_to = end;
+    return;
   }
-  c->landing_ns += (int64_t)s->raw_ns;
+  lt_hub *h = c->hub;
+  lt_step_state *st = &h->step[c->landing % LT_OPEN_STEPS];
+  if (c->landing != 0 && atomic_load(&st->id) == c->landing) {
+    const int64_t known = lt_overhead_on_gpu(&h->over, &st->cost, c->landing_armed, c->land_from, c->land_to);
+    if (known > 0)
+      lt_ring_add(h->ring, LT_CTR_STEP_TIME_NS, (uint64_t)known);
+  }
+  c->landing = s->step;
+  c->landing_armed = s->armed;
+  c->land_from = s->start_mono_ns;
+  c->land_to = end;
 }

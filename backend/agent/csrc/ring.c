@@ -118,6 +118,11 @@ void lt_ring_set_arming(lt_ring *r, uint32_t every, uint32_t requested) {
     lt_store(r, LT_OFF_ARMING, every | (uint64_t)requested << 32);
 }
 
+void lt_ring_set_lanes(lt_ring *r, uint32_t every) {
+  if (r != NULL)
+    lt_store(r, LT_OFF_LANES, every);
+}
+
 void lt_ring_set_gpu(lt_ring *r, const char *uuid, const char *name) {
   if (r == NULL)
     return;

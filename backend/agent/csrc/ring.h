@@ -52,6 +52,7 @@ typedef struct lt_config {
   uint32_t pairs;           // LANETRACE_PAIRS, default 4,096 or a quarter of the slots
   uint32_t kernel_every;    // LANETRACE_KERNEL_SPAN_EVERY, default 64
   double kernel_budget;     // LANETRACE_KERNEL_BUDGET, default 0.003
+  double lane_budget;       // LANETRACE_LANE_BUDGET, default 0: without bound
   char model[4096];         // LANETRACE_MODEL, default "": none
   int32_t rank[4];          // LANETRACE_RANK_DATA, _TENSOR, _PIPELINE, _EXPERT; -1: none
 } lt_config;
@@ -132,6 +133,8 @@ static inline unsigned lt_fail_counter(unsigned reason) { return LT_CTR_FAILED_F
 void lt_ring_set_level(lt_ring *r, int level);
 // One step in every is armed now, 0: none; requested steps are still to arm.
 void lt_ring_set_arming(lt_ring *r, uint32_t every, uint32_t requested);
+// lt_ring_set_lanes publishes that the lanes of one step in every are timed now; 0 is none.
+void lt_ring_set_lanes(lt_ring *r, uint32_t every);
 // The device behind context 0.
 void lt_ring_set_gpu(lt_ring *r, const char *uuid, const char *name);
 

@@ -209,7 +209,7 @@ static int part_config(void) {
     printf("error %s\n", err.text);
     return 0;
   }
-  printf("%s %s %d %" PRId64 " %s %s %" PRId64 " %u %u %.9g %d %d %d %d\n", lt_level_text(c.level), c.dir, c.dir_named, c.group, c.service, c.model, c.ring_bytes, c.pairs, c.kernel_every, c.kernel_budget, c.rank[0], c.rank[1], c.rank[2], c.rank[3]);
+  printf("%s %s %d %" PRId64 " %s %s %" PRId64 " %u %u %.9g %.9g %d %d %d %d\n", lt_level_text(c.level), c.dir, c.dir_named, c.group, c.service, c.model, c.ring_bytes, c.pairs, c.kernel_every, c.kernel_budget, c.lane_budget, c.rank[0], c.rank[1], c.rank[2], c.rank[3]);
   return 0;
 }
 

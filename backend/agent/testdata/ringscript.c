@@ -80,11 +80,11 @@ static uint64_t play(lt_ring *r, const char *op) {
     return append(r, lt_span_failed_words(&v));
   }
   if (strcmp(op, "begin") == 0) {
-    lt_step_begin_entry v = {a[0], (int64_t)a[1], a[2], a[3], (uint8_t)a[4], (uint8_t)a[5]};
+    lt_step_begin_entry v = {a[0], (int64_t)a[1], a[2], a[3], a[6], (uint8_t)a[4], (uint8_t)a[5]};
     return append(r, lt_step_begin_words(&v));
   }
   if (strcmp(op, "end") == 0) {
-    lt_step_end_entry v = {a[0], (int64_t)a[1], (int64_t)a[2], a[3], (uint32_t)a[4], (uint32_t)a[5], (uint32_t)a[6]};
+    lt_step_end_entry v = {a[0], (int64_t)a[1], (int64_t)a[2], a[3], a[7], (uint32_t)a[4], (uint32_t)a[5], (uint32_t)a[6]};
     return append(r, lt_step_end_words(&v));
   }
   if (strcmp(op, "attrs") == 0) {
@@ -119,6 +119,8 @@ static uint64_t play(lt_ring *r, const char *op) {
     return lt_ring_add(r, (unsigned)a[0], a[1]), lt_ring_counter(r, (unsigned)a[0]);
   if (strcmp(op, "level") == 0)
     return lt_ring_set_level(r, (int)a[0]), 0;
+  if (strcmp(op, "lanes") == 0)
+    return lt_ring_set_lanes(r, (uint32_t)a[0]), 0;
   if (strcmp(op, "arming") == 0)
     return lt_ring_set_arming(r, (uint32_t)a[0], (uint32_t)a[1]), 0;
   if (strcmp(op, "gpu") == 0)
