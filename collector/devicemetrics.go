@@ -36,6 +36,7 @@ type deviceAttrs struct {
 	corrected, uncorrected           metric.MeasurementOption
 	typedCorrected, typedUncorrected metric.MeasurementOption
 	held, breaks, queries, perToken  []metric.MeasurementOption
+	refusals                         []metric.MeasurementOption
 }
 
 func newDeviceAttrs(id, name string) *deviceAttrs {
@@ -63,6 +64,7 @@ func newDeviceAttrs(id, name string) *deviceAttrs {
 		breaks:           each(labelReason, energyBreakText[:]),
 		queries:          each(labelQuery, deviceQueryText[:]),
 		perToken:         each(labelKind, perTokenKinds),
+		refusals:         each(labelReason, deviceRefusalText[:]),
 	}
 }
 
@@ -125,6 +127,9 @@ func (d *DeviceStats) observe(o observation, a *deviceAttrs) {
 	o.n(mDeviceReadings, d.Readings, a.id)
 	for i, n := range d.Failed {
 		o.n(mDeviceFailed, n, a.queries[i])
+	}
+	for i, n := range d.Refused {
+		o.n(mDeviceRefused, n, a.refusals[i])
 	}
 
 	observeFloat(o, mDevicePower, d.PowerMilliwatts, 1e-3, a.typed)

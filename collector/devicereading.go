@@ -162,6 +162,7 @@ type DeviceStats struct {
 	DeviceEnergy
 	Readings uint64
 	Failed   [NumDeviceQueries]uint64
+	Refused  [NumDeviceRefusals]uint64
 	// HeldDownNS is for how long clocks were held down, by reason, if the device tells.
 	HeldDownNS Opt[[NumHeldDownReasons]uint64]
 }

@@ -299,6 +299,8 @@ var (
 		"Times that the device was read.")
 	mDeviceFailed = define(gDevice, TypeCounter, "device.readings.failed", "{query}", "hw.id query",
 		"What the driver failed to answer, by what it was asked; the value is then missing, not the last one. What a device does not support is no failure.")
+	mDeviceRefused = define(gDevice, TypeCounter, "device.readings.refused", "{reading}", "hw.id reason",
+		"Readings that were none: malformed entries of a recording, or stale ones that are older than the last. Those of a driver never are.")
 	mDevicePower = defineStandard(gDevice, TypeGauge, "hw.power", "W", "hw.id hw.type",
 		"Power drawn, by the driver's instantaneous reading where it has one, else its own average.")
 	mDeviceEnergy = defineStandard(gDevice, TypeCounter, "hw.energy", "J", "hw.id hw.type",
@@ -425,6 +427,8 @@ func (m *Metric) LabelValues(label string) []string {
 		return flightText[:]
 	case mDeviceEnergyBreaks.Name:
 		return energyBreakText[:]
+	case mDeviceRefused.Name:
+		return deviceRefusalText[:]
 	case mDeviceHeldDown.Name:
 		return HeldDownReasons[:]
 	case mRequests.Name:

@@ -168,7 +168,11 @@ func TestReplayBadReadings(t *testing.T) {
 		t.Fatal(err)
 	}
 	text, stderr := runs(t, 0, "replay", path, "--speed", "max", "--metrics", "-")
-	if stderr != "lanetrace: warning: 3 readings of GPUs cannot be and were left out\n" || strings.Contains(text, "hw_") {
+	if stderr != "lanetrace: warning: 3 readings of GPUs cannot be and were left out\n" || strings.Contains(text, "\nhw_") {
 		t.Errorf("%q", stderr)
+	}
+	refused := series{"lanetrace_device_readings_refused_total", []string{`reason="malformed"`}, func(v float64) bool { return v == 3 }}
+	if refused.line(text) == "" {
+		t.Errorf("they are not counted:\n%s", text)
 	}
 }

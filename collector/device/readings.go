@@ -28,8 +28,11 @@ type Readings struct {
 	mu      sync.Mutex
 	devices []*known
 	works   works
-	refused [collector.NumDeviceRefusals]uint64
+	refused [collector.NumDeviceRefusals]uint64 // of all devices
 }
+
+// maxDevices is how many devices are known at most: a recording can name any number.
+const maxDevices = 256
 
 // known is what is known of one device. Readings.mu guards it.
 type known struct {
@@ -64,12 +67,15 @@ func (r *Readings) Found(d *collector.Device) {
 	r.known(d)
 }
 
-// known is what is known of d. The caller holds mu.
+// known is what is known of d, nil when too many are. The caller holds mu.
 func (r *Readings) known(d *collector.Device) *known {
 	for _, k := range r.devices {
 		if k.key == d.UUID {
 			return k
 		}
+	}
+	if len(r.devices) == maxDevices {
+		return nil
 	}
 	u, _ := ParseUUID(d.ID())
 	k := &known{key: d.UUID, uuid: u, stats: collector.DeviceStats{ID: d.ID(), Name: d.Name}}
@@ -83,14 +89,14 @@ func (r *Readings) DeviceReading(d *collector.Device, entries []spanring.Words) 
 	e, err := spanring.DecodeDevice(entries)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if err != nil || e.UUID != d.UUID {
-		r.refused[collector.RefusedMalformed]++
+	k := r.known(d)
+	if err != nil || e.UUID != d.UUID || k == nil {
+		r.refuse(k, collector.RefusedMalformed)
 		return
 	}
-	k := r.known(d)
 	last := &k.last[sort(&e)]
 	if e.MonoNS < last.ns {
-		r.refused[collector.RefusedStale]++
+		r.refuse(k, collector.RefusedStale)
 		return
 	}
 	if e.Health {
@@ -100,6 +106,13 @@ func (r *Readings) DeviceReading(d *collector.Device, entries []spanring.Words) 
 		k.reading(&e, r.works.on(k.uuid))
 	}
 	*last = reading{e.MonoNS, time.Duration(e.IntervalMS) * time.Millisecond}
+}
+
+func (r *Readings) refuse(k *known, why collector.DeviceRefusal) {
+	r.refused[why]++
+	if k != nil {
+		k.stats.Refused[why]++
+	}
 }
 
 func sort(e *spanring.DeviceReading) int {

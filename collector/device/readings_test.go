@@ -133,8 +133,25 @@ func TestRefused(t *testing.T) {
 	if n := rs.Refused(); n != [...]uint64{collector.RefusedMalformed: 4, collector.RefusedStale: 2} {
 		t.Errorf("refused %v", n)
 	}
-	if diff := cmp.Diff(want, rs.Stats()); diff != "" {
+	want[0].Refused = [...]uint64{3, 2}
+	got := rs.Stats()
+	if n := len(got); n != 2 || got[1].Refused != [...]uint64{1, 0} || got[1].Readings != 0 {
+		t.Errorf("%d devices, the other %+v", n, got[n-1])
+	}
+	if diff := cmp.Diff(want, got[:1]); diff != "" {
 		t.Errorf("-before +after:\n%s", diff)
+	}
+}
+
+// A recording can name any number of devices: some are too many.
+func TestTooManyDevices(t *testing.T) {
+	rs := NewReadings(ReadingsOptions{})
+	for i := range uint64(maxDevices + 5) {
+		e := spanring.DeviceReading{UUID: [16]byte{byte(i), byte(i >> 8), 15: 1}}
+		rs.DeviceReading(&collector.Device{UUID: e.UUID}, e.Append(nil))
+	}
+	if n := len(rs.Stats()); n != maxDevices || rs.Refused() != [...]uint64{5, 0} {
+		t.Errorf("%d devices, refused %v", n, rs.Refused())
 	}
 }
 
@@ -196,7 +213,7 @@ func FuzzReadings(f *testing.F) {
 			refused += n
 		}
 		st := rs.Stats()
-		if refused == 0 || refused > uint64(given) || len(st) > 1 || (len(st) == 1) != (refused < uint64(given)) {
+		if refused == 0 || refused > uint64(given) || len(st) > 1 || len(st) != 1 || st[0].Refused != rs.Refused() {
 			t.Fatalf("%d given, %d refused, %+v", given, refused, st)
 		}
 		if slices.ContainsFunc(st, func(s collector.DeviceStats) bool {

@@ -60,6 +60,7 @@ func TestDeviceSeries(t *testing.T) {
 		{"lanetrace_device_clocks_held_down_time_seconds_total", id("reason", "hardware_thermal"), 0},
 		{"lanetrace_device_energy_breaks_total", id("reason", "wrap"), 0},
 		{"lanetrace_device_readings_failed_total", id("query", "power"), 0},
+		{"lanetrace_device_readings_refused_total", id("reason", "malformed"), 0},
 	} {
 		if got := value(t, fs, c.name, c.labels); got != c.want {
 			t.Errorf("%s%v is %v, want %v", c.name, c.labels, got, c.want)
@@ -74,7 +75,7 @@ func TestDeviceSeries(t *testing.T) {
 			}
 		}
 	}
-	want := []string{"lanetrace_device_info", "lanetrace_device_readings_failed_total", "lanetrace_device_readings_total"}
+	want := []string{"lanetrace_device_info", "lanetrace_device_readings_failed_total", "lanetrace_device_readings_refused_total", "lanetrace_device_readings_total"}
 	if d := cmp.Diff(want, slices.Sorted(maps.Keys(mute))); d != "" {
 		t.Errorf("a device that reports nothing has series, -want +got:\n%s", d)
 	}
