@@ -15,7 +15,7 @@ import (
 )
 
 type levelCmd struct {
-	Get levelGetCmd `cmd:"" help:"Print the level of each live engine, and what it arms."`
+	Get levelGetCmd `cmd:"" default:"withargs" help:"Print the level of each live engine, and what it arms, as does level alone."`
 	Set levelSetCmd `cmd:"" help:"Change the level of the live engines, or of one."`
 }
 

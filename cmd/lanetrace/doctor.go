@@ -33,6 +33,13 @@ type doctorCmd struct {
 	otlpFlags
 }
 
+// Help says more than the flags do.
+func (doctorCmd) Help() string {
+	return `It looks at the ring directory, each engine's ring, the sidecar, the OTLP receiver and the libraries of the GPU, one line each: ok, note (worth knowing), todo (and what to do).
+
+Exit code 0: nothing needs doing, 1: something does.`
+}
+
 // findingStatus says what is to be made of a finding.
 type findingStatus string
 

@@ -20,6 +20,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -68,7 +69,7 @@ type cli struct {
 	Demo    demoCmd    `cmd:"" help:"Play the recording that this binary carries through a live ring, and serve its metrics: everything but a GPU."`
 	Sidecar sidecarCmd `cmd:"" help:"Read the rings of the engines on this machine, serve their metrics and send their traces."`
 	Record  recordCmd  `cmd:"" help:"Record what live engines write, into a file."`
-	Replay  replayCmd  `cmd:"" help:"Play a recording: as text, as OTLP/JSON, or to an OTLP endpoint."`
+	Replay  replayCmd  `cmd:"" help:"Play a recording: as text, OTLP/JSON, trace events for Perfetto or metrics, or to an OTLP endpoint."`
 	Run     runCmd     `cmd:"" help:"Run a CUDA program that was not changed, with the agent in it, and be its sidecar."`
 	Report  reportCmd  `cmd:"" help:"Report on a recording, a ring file or the live engines: steps, lanes, kernels, losses, one step drawn."`
 	Top     topCmd     `cmd:"" help:"Watch live engines: steps a second, lanes, kernels, memory, drops."`
@@ -106,7 +107,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) (code int
 	var c cli
 	parser, err := kong.New(&c,
 		kong.Name("lanetrace"),
-		kong.Description("GPU telemetry for model servers, from the GPU's own clock."),
+		kong.Description(description),
 		kong.DefaultEnvars("LANETRACE"),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true, WrapUpperBound: 96}),
 		kong.Writers(stdout, stderr),
@@ -116,14 +117,31 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) (code int
 	if err != nil {
 		return a.fail(err)
 	}
-	if len(args) == 0 {
-		args = []string{"--help"}
-	}
+	args = asked(args)
 	k, err := parser.Parse(joinNegative(args))
 	if err != nil {
 		return a.fail(parseError(err, args))
 	}
 	return a.fail(k.Run())
+}
+
+// description is what the command as a whole says of itself.
+const description = `GPU telemetry for model servers, from the GPU's own clock.
+
+Exit codes: 0 all went well, 1 something failed or, of doctor, needs doing, 2 the command line is wrong; of diff and run what their --help says. Every flag can be set by the variable that its help names.`
+
+// asked is the command line of what other programs have people ask for: help, help CMD
+// and --version.
+func asked(args []string) []string {
+	switch {
+	case len(args) == 0:
+		return []string{"--help"}
+	case args[0] == "help":
+		return append(slices.Clone(args[1:]), "--help")
+	case len(args) == 1 && args[0] == "--version":
+		return []string{"version"}
+	}
+	return args
 }
 
 // joinNegative puts a negative number to its flag with "=", because kong would

@@ -29,7 +29,7 @@ type replayCmd struct {
 	Since   moment      `help:"Only steps that ended at this time or later: how long ago, such as 90s or 2h, or a time, such as 2026-01-31T15:04:05." placeholder:"TIME"`
 	Until   moment      `help:"Only steps that began at this time or before." placeholder:"TIME"`
 	Format  format      `help:"What to write to standard output: text, otlp-json or chrome (trace events, which https://ui.perfetto.dev opens). Default: text, unless there is an OTLP endpoint." placeholder:"text|otlp-json|chrome"`
-	Out     string      `help:"Write to this file instead of standard output." placeholder:"FILE"`
+	Out     string      `short:"o" help:"Write to this file instead of standard output." placeholder:"FILE"`
 	Select  bool        `help:"Write only the steps that a live engine's would be chosen from, not every step."`
 	Metrics string      `help:"Write to this file, - for standard output, what /metrics would have said where playing ends, readings of GPUs included. Steps are written only if --format, --out or --otlp-endpoint says so, too." placeholder:"FILE"`
 	Engine  engineMatch `help:"Play only this engine: a service name, an executable or the beginning of a run id." placeholder:"E"`
