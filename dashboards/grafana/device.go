@@ -45,9 +45,10 @@ func device() *board {
 				{title: "Traffic", desc: "PCIe and NVLink, read once a second.", unit: "binBps", targets: []target{
 					{expr: own("lanetrace_device_pcie_throughput_bytes_per_second", hw), legend: "{{hw_id}} PCIe {{network_io_direction}}"},
 					{expr: own("lanetrace_device_nvlink_throughput_bytes_per_second", hw), legend: "{{hw_id}} NVLink {{network_io_direction}}"}}},
-				{title: "Readings", desc: "How often each GPU is read, and what its driver failed to answer.", unit: "ops", targets: []target{
+				{title: "Readings", desc: "How often each GPU is read, what its driver failed to answer, and readings that were none.", unit: "ops", targets: []target{
 					{expr: sumRate("hw_id", own("lanetrace_device_readings_total", hw)), legend: "{{hw_id}}"},
-					{expr: sumRate("hw_id, query", own("lanetrace_device_readings_failed_total", hw)) + " > 0", legend: "{{hw_id}} failed {{query}}"}}},
+					{expr: sumRate("hw_id, query", own("lanetrace_device_readings_failed_total", hw)) + " > 0", legend: "{{hw_id}} failed {{query}}"},
+					{expr: sumRate("hw_id, reason", own("lanetrace_device_readings_refused_total", hw)) + " > 0", legend: "{{hw_id}} refused: {{reason}}"}}},
 				{title: "GPUs", desc: "Those that the sidecar reads.", kind: rows, unit: "short", targets: []target{
 					{expr: own("lanetrace_device_info", hw), legend: "{{hw_id}} {{hw_name}}"}}},
 			}},
