@@ -38,7 +38,7 @@ func (r *Run) MemoryText(e *collector.Engine, minMiB int) string {
 		}
 		b.WriteByte('\n')
 		for i := range vs {
-			for _, l := range violationText(&vs[i]) {
+			for _, l := range violationText(&vs[i], r.o.Width-2) {
 				b.WriteString(clip("  "+l, r.o.Width) + "\n")
 			}
 		}
@@ -90,7 +90,7 @@ func (r *Run) memoryTable(b *strings.Builder, e *collector.Engine) {
 	}
 	if n > 0 {
 		line(fmt.Sprintf("guard bands found changed: %s; the last:", Count(n)))
-		for _, l := range violationText(&vs[len(vs)-1]) {
+		for _, l := range violationText(&vs[len(vs)-1], r.o.Width-4) {
 			line("  " + l)
 		}
 	}
@@ -125,9 +125,9 @@ func plural(n int64, what string) string {
 }
 
 // violationText says which guard band was changed, and how.
-func violationText(v *collector.Violation) [2]string {
+func violationText(v *collector.Violation, cells int) [2]string {
 	return [2]string{
-		fmt.Sprintf("%s, allocation %d, %s bytes", collector.SiteLabel(v.Site.Text), v.Index, Count(v.Bytes)),
+		siteLine(v.Site.Text, fmt.Sprintf(", allocation %d, %s bytes", v.Index, Count(v.Bytes)), cells),
 		fmt.Sprintf("  %s of its band's %s bytes, from %d to %d, the first is %#02x, not %#02x",
 			Count(uint64(v.Changed)), Count(uint64(v.GuardBytes)), v.First, v.Last, v.Value, v.Fill),
 	}

@@ -227,11 +227,13 @@ func TestMemorySection(t *testing.T) {
 func TestLongSites(t *testing.T) {
 	site := "/home/engine/" + strings.Repeat("deep/", 20) + "cache.go:1234"
 	leak := ledger.Suspect{Site: site, Bytes: 3 << 20, BytesPerSecond: 1 << 20, Over: 4 * time.Second}
+	violation := collector.Violation{Violation: spanring.Violation{Bytes: 4000, Index: 102}, Site: &collector.Name{Text: site}}
 	swept := ledger.SiteTotal{Site: site, Bytes: 3 << 20, Count: 7}
 	for _, c := range []struct {
 		text, end string
 	}{
 		{leakText(&leak, 70), "cache.go:1234: 3.00 MiB live, +1.00 MiB/s"},
+		{violationText(&violation, 70)[0], "cache.go:1234, allocation 102, 4,000 bytes"},
 		{sweptText(&swept, 70), "cache.go:1234: 3.00 MiB in 7 allocations"},
 	} {
 		if width(c.text) != 70 || !strings.HasSuffix(c.text, c.end) {
