@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -26,7 +27,7 @@ func TestNVMLIsNamedOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	named := func(text string) (lines []string) {
-		for l := range strings.Lines(text) {
+		for l := range strings.Lines(strings.ReplaceAll(text, base, "")) { // which has the test's name
 			if strings.Contains(l, "NVML") || strings.Contains(l, "nvidia-ml") {
 				lines = append(lines, l)
 			}
@@ -40,8 +41,16 @@ func TestNVMLIsNamedOnce(t *testing.T) {
 		t.Skip("this machine has NVML")
 	}
 	ls := named(run("--nvml=true", "--nvml-interval", "10ms"))
-	if len(ls) != 1 || !strings.HasPrefix(ls[0], "lanetrace: warning: GPUs are not read: NVML is not available: ") {
+	const warning = "lanetrace: warning: GPUs are not read: NVML is not available: "
+	if len(ls) != 1 || !strings.HasPrefix(ls[0], warning) {
 		t.Errorf("without NVML: %q", ls)
+	}
+	for _, nvml := range []bool{false, true} {
+		c := start(t, "record", "--dir", rings, "--out", filepath.Join(base, "x.ltrec"), "--duration", "300ms", fmt.Sprintf("--nvml=%v", nvml))
+		c.wait(t) // there is no engine, which is an error
+		if ls := named(c.err.String()); nvml != (len(ls) == 1) || nvml && !strings.HasPrefix(ls[0], warning) {
+			t.Errorf("record --nvml=%v: %q", nvml, ls)
+		}
 	}
 }
 
