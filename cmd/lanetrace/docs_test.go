@@ -94,6 +94,9 @@ func TestDocumentedCommands(t *testing.T) {
 		for _, c := range code {
 			for _, m := range written.FindAllStringSubmatch(c, -1) {
 				n, words := model.Node, strings.Fields(m[1])
+				if words[0] == "help" {
+					continue // see asked
+				}
 				for len(words) > 0 && len(n.Children) > 0 {
 					i := slices.IndexFunc(n.Children, func(k *kong.Node) bool { return k.Name == words[0] })
 					if i < 0 {
@@ -111,7 +114,7 @@ func TestDocumentedCommands(t *testing.T) {
 					if w == "--" {
 						break
 					}
-					if name, _, _ := strings.Cut(w, "="); strings.HasPrefix(name, "-") && !known[name] {
+					if name, _, _ := strings.Cut(w, "="); len(name) > 1 && name[0] == '-' && !known[name] {
 						t.Errorf("%s: lanetrace %s: no flag %s", path, m[1], name)
 					}
 				}

@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -217,5 +218,30 @@ func TestDoctorOfADeadEngine(t *testing.T) {
 	}
 	if len(states) != 2 || states["ended"] != findingOK || states["died"] != findingNote {
 		t.Errorf("%v", states)
+	}
+}
+
+// TestDoctorIsDocumented: checks, states and keys of --json stand in the documentation.
+func TestDoctorIsDocumented(t *testing.T) {
+	page, err := os.ReadFile("../../docs/deploy.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, section, _ := strings.Cut(string(page), "`lanetrace doctor`\n")
+	section, _, _ = strings.Cut(section, "\n## ")
+	words := []string{"ring_directory", "engine", "sidecar", "otlp", "libcuda", "nvml", string(findingOK), string(findingNote), string(findingTodo)}
+	for _, doc := range []any{diagnosis{}, finding{}, engineFinding{}} {
+		for _, f := range reflect.VisibleFields(reflect.TypeOf(doc)) {
+			key, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+			words = append(words, key)
+		}
+	}
+	for _, w := range words {
+		if !strings.Contains(section, "`"+w+"`") {
+			t.Errorf("docs/deploy.md does not say what `%s` is", w)
+		}
+	}
+	if want := fmt.Sprintf("`version` (%d)", diagnosisVersion); !strings.Contains(section, want) {
+		t.Errorf("docs/deploy.md does not say %s", want)
 	}
 }
