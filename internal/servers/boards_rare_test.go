@@ -5,11 +5,15 @@ package servers_test
 import (
 	"errors"
 	"fmt"
+	"io"
+	"maps"
 	"math"
 	"net/http"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -63,10 +67,20 @@ func TestBoardsShowWhatIsRare(t *testing.T) {
 	const every = 20
 	rules, _ := ruleFiles(t)
 	dir, keep := servers.RingDir(t), filepath.Join(t.TempDir(), "keep")
-	took := receiver(t, func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("Content-Type", "application/x-protobuf") })
+	var requests, sent atomic.Int64
+	took := receiver(t, func(w http.ResponseWriter, r *http.Request) {
+		n, err := io.Copy(io.Discard, r.Body)
+		if err != nil {
+			t.Error(err)
+		}
+		requests.Add(1)
+		sent.Add(n)
+		w.Header().Set("Content-Type", "application/x-protobuf")
+	})
 	side := sidecar(t, dir, traces(took), "--every", fmt.Sprint(every), "--budget", "0", "--keep", keep, "--leak-window", "3s")
 	m := servers.StartPrometheus(t, servers.PrometheusOptions{Targets: []string{side.URL}, Rules: rules})
 	m.AwaitTargets(1)
+	before := usedBy(t, side.PID())
 
 	// At level lane no step is armed; and of an engine that has ended no request is open.
 	never := func(n uint64) scriptedStep {
@@ -143,6 +157,16 @@ func TestBoardsShowWhatIsRare(t *testing.T) {
 		a.Add(c, n)
 	}
 	a.Unlock()
+	for i, s := range engines[:2] {
+		s.stray(10 * (i + 1))
+		for c, n := range map[spanring.Counter]uint64{
+			spanring.CtrCapturing: 2, spanring.CtrMisuse: 3, spanring.CtrNamesFull: 4, spanring.CtrOverlapping: 5, spanring.CtrControlApplied: 6,
+			spanring.CtrHarvests: 700, spanring.CtrHarvestCalls: 8000, spanring.CtrHarvestNS: 9e7, spanring.CtrDriverCalls: 10_000,
+		} {
+			s.w.Add(c, n*uint64(i+1))
+		}
+	}
+	waits.fly(began - 5e9)
 	scraped(scriptedSteps)
 	// This one goes in the middle of a step.
 	alone.beginStep(scriptedStep{})
@@ -156,7 +180,14 @@ func TestBoardsShowWhatIsRare(t *testing.T) {
 		}
 		return err
 	})
+	if err := os.WriteFile(filepath.Join(dir, strings.Repeat("ab", 16)+spanring.Suffix), []byte(strings.Repeat("not a ring ", 1000)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	waits.beginStep(scriptedStep{})
 	at := scrapedAfter(t, m, time.Now().Add(6*time.Second))
+	own := ownFigures{
+		instance: instance(t, side.URL), requests: requests.Load(), sent: sent.Load(), before: before, now: usedBy(t, side.PID()), keptBytes: bytesIn(t, keep),
+	}
 	if err := side.Stop(); err != nil {
 		t.Fatal(err)
 	}
@@ -171,7 +202,6 @@ func TestBoardsShowWhatIsRare(t *testing.T) {
 		}
 	}
 	want := rarely(runs, at)
-	compare(t, m, at, want)
 	for _, p := range rare {
 		if want[p] == nil {
 			t.Errorf("%s: compared with nothing", p)
@@ -179,6 +209,14 @@ func TestBoardsShowWhatIsRare(t *testing.T) {
 	}
 	if len(rare) != len(want) {
 		t.Errorf("%d panels are compared, want %d", len(want), len(rare))
+	}
+	maps.Copy(want, healthily(runs, at, own))
+	compare(t, m, at, want)
+	panels, _ := servers.Boards(t)
+	for i := range panels {
+		if w := panels[i].Where(); panels[i].Board == "health" && want[w] == nil {
+			t.Errorf("%s: compared with nothing", w)
+		}
 	}
 
 	// The longest bar stands first, and is who the others wait for.
@@ -321,10 +359,6 @@ func rarely(runs map[string]*surveyed, at time.Time) map[string][]of {
 		"steps: Incomplete steps": {{0, "engine,reason", by(func(s *surveyed) map[string]float64 {
 			out := map[string]float64{"timeout": 0, "evicted": 0, "engine_ended": 0, "detached": 0}
 			for k, v := range s.incomplete {
-				if !s.info.Clean {
-					k = "detached" // and not yet at the time in question
-					v = 0
-				}
 				out[k] = v / rateWindow
 			}
 			return out

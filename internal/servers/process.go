@@ -139,6 +139,16 @@ func (p *Process) Wait() int {
 	return p.cmd.ProcessState.ExitCode()
 }
 
+// PID is the number of the process that was started last.
+func (p *Process) PID() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.cmd == nil {
+		return 0
+	}
+	return p.cmd.Process.Pid
+}
+
 // Stop ends the process with SIGTERM and waits for its end; nil if it does not
 // run. It is an error if it had to be killed or said that something failed.
 func (p *Process) Stop() error {

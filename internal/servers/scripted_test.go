@@ -13,7 +13,8 @@ import (
 // scripted is a stand-in engine whose steps a test writes one by one, with times that
 // lie in the past: what is rare in an engine that is well happens in it.
 type scripted struct {
-	w *spanring.Writer
+	w     *spanring.Writer
+	slots spanring.Slots
 	// atNS is when the next step begins, and n the number of the last one.
 	atNS int64
 	n    uint64
@@ -50,12 +51,13 @@ func newScripted(t *testing.T, dir string, o spanring.Info, c spanring.ContextSt
 	t.Helper()
 	w := servers.StandInOf(t, dir, spanring.Geometry{}, o)
 	c.HostRefNS = c.UpdatedMonoNS
-	if _, err := w.NewContext(&c, 16); err != nil {
+	slots, err := w.NewContext(&c, 16)
+	if err != nil {
 		t.Fatal(err)
 	}
 	w.SetGPU(c.UUIDText(), "stand-in GPU")
 	return &scripted{
-		w: w, admit: w.Name(spanring.NameLane, "admit"), decode: w.Name(spanring.NameLane, "decode"),
+		w: w, slots: slots, admit: w.Name(spanring.NameLane, "admit"), decode: w.Name(spanring.NameLane, "decode"),
 		gemm: w.Name(spanring.NameKernel, "gemm"), allReduce: w.Name(spanring.NameKernel, "ncclDevKernel_AllReduce_Sum_bf16_RING_LL"),
 		graphs: [2]spanring.NameID{w.GraphName(7, 40, "decode_b8"), w.GraphName(8, 12, "sample")},
 		region: w.Name(spanring.NameOther, "step"), admitNS: admitNS, ownNS: ownNS, collective: collectiveNS,
@@ -143,6 +145,27 @@ func (st openStep) end() {
 		s.w.Add(spanring.CtrDropped, 1)
 	}
 	s.put(e.Words(), spanring.CtrLanded, spanring.CtrStepsEnded)
+}
+
+// stray writes entries of which no step comes: a span of a step that is over, the end of
+// one that cannot be, and of a kind that steps do not consist of.
+func (s *scripted) stray(n int) {
+	for range n {
+		sp := spanring.Span{Kind: spanring.KindLane, Step: s.n, Name: s.admit, Ordinal: 90, StartMonoNS: s.atNS, RawNS: 5000}
+		s.put(sp.Words(), spanring.CtrBegun, spanring.CtrLanded)
+		e := (&spanring.StepEnd{Step: 1, MonoNS: 1}).Words()
+		e[1] = 0
+		s.put(e)
+		a := spanring.Anchor{MonoNS: s.atNS}
+		s.put(a.Words())
+	}
+}
+
+// fly has a span in flight that was enqueued at a time.
+func (s *scripted) fly(enqueuedMonoNS int64) {
+	s.slots.Store(0, spanring.MakeSlotWord(1, spanring.SlotOpen))
+	s.slots.Put(0, &spanring.Slot{Kind: spanring.KindLane, Step: s.n, EnqueueMonoNS: enqueuedMonoNS, Name: s.decode, Ordinal: 1})
+	s.w.Add(spanring.CtrBegun, 1)
 }
 
 // write writes steps up to a number; unusual says what is so in some of them.

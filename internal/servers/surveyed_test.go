@@ -36,8 +36,15 @@ type surveyed struct {
 	open             float64            // requests that did not end
 	ended            float64            // requests that did
 	made             map[string][]spanring.Alloc
+	openSteps        float64
+	sidecar          sidecarCounts
+	oldestNS         int64  // when what is in flight was enqueued at first, 0 for nothing
 	generated, input uint64 // tokens
 }
+
+// sidecarCounts are spans in the sidecar, steps and summaries of requests among them, by
+// what became of them.
+type sidecarCounts struct{ received, exported, notSelected, dropped, pending float64 }
 
 // surveyedStep is a step while the pass is in it.
 type surveyedStep struct {
@@ -177,6 +184,8 @@ func survey(t *testing.T, src *recording.Series, sel selection) *surveyed {
 			must(err)
 			requests[r.TraceID] = false
 			s.ended++
+			s.sidecar.received++
+			s.sidecar.exported++
 		case spanring.KindLaunchDiff:
 			d, err := w.LaunchDiff()
 			must(err)
@@ -190,7 +199,9 @@ func survey(t *testing.T, src *recording.Series, sel selection) *surveyed {
 		case spanring.KindLane, spanring.KindKernel, spanring.KindGraph:
 			sp, err := w.Span()
 			must(err)
+			s.sidecar.received++
 			if over[sp.Step] {
+				s.sidecar.dropped++
 				continue
 			}
 			st := get(sp.Step)
@@ -256,6 +267,9 @@ func survey(t *testing.T, src *recording.Series, sel selection) *surveyed {
 				}
 			}
 
+			units := float64(1 + len(st.spans))
+			s.sidecar.received++
+			s.sidecar.notSelected += units
 			// Why it is to be sent, the first reason that holds.
 			for _, r := range []struct {
 				reason string
@@ -266,6 +280,8 @@ func survey(t *testing.T, src *recording.Series, sel selection) *surveyed {
 			} {
 				if r.holds {
 					s.selected[r.reason]++
+					s.sidecar.notSelected -= units
+					s.sidecar.exported += units
 					break
 				}
 			}
@@ -286,10 +302,6 @@ func survey(t *testing.T, src *recording.Series, sel selection) *surveyed {
 			s.ignored["other_kind"]++
 		}
 	}
-	for range steps {
-		s.incomplete["engine_ended"]++
-		s.selected["incomplete"]++
-	}
 	for _, open := range requests {
 		if open {
 			s.open++
@@ -305,6 +317,26 @@ func survey(t *testing.T, src *recording.Series, sel selection) *surveyed {
 	_, s.scan, err = src.Allocs(nil)
 	must(err)
 	s.account, s.wallNS = src.Account(), src.WallOffsetNS()
+	busy, err := src.Busy()
+	must(err)
+	for _, b := range busy {
+		if s.oldestNS == 0 || b.Slot.EnqueueMonoNS < s.oldestNS {
+			s.oldestNS = b.Slot.EnqueueMonoNS
+		}
+	}
+	// Steps that did not end are open, unless their engine ended.
+	for _, st := range steps {
+		units := float64(1 + len(st.spans))
+		s.sidecar.received++
+		if s.info.Clean {
+			s.incomplete["engine_ended"]++
+			s.selected["incomplete"]++
+			s.sidecar.exported += units
+		} else {
+			s.openSteps++
+			s.sidecar.pending += units
+		}
+	}
 	return s
 }
 
