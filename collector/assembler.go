@@ -179,7 +179,7 @@ func (a *assembler) stepBegin(w *spanring.Words) {
 		st.StandIn = b.Source.String()
 	}
 	if !st.HasBegin {
-		st.HasBegin, st.BeginMonoNS, st.Armed = true, b.MonoNS, b.Armed
+		st.HasBegin, st.BeginMonoNS, st.Armed, st.Untimed = true, b.MonoNS, b.Armed, b.Untimed
 	}
 }
 
@@ -200,7 +200,7 @@ func (a *assembler) stepEnd(w *spanring.Words) {
 		return
 	}
 	st.HasBegin, st.HasEnd = true, true
-	st.BeginMonoNS, st.EndMonoNS, st.Armed = e.BeginNS, e.MonoNS, e.Armed
+	st.BeginMonoNS, st.EndMonoNS, st.Armed, st.Untimed = e.BeginNS, e.MonoNS, e.Armed, e.Untimed
 	st.Opened, st.Dropped, st.linked = e.Opened, e.Dropped, int(e.Linked)
 	a.closeIfWhole(st)
 }

@@ -25,8 +25,8 @@ type GPUTime struct {
 	WithinNS uint64
 	// BetweenNS: no lane ran, between the extents of steps.
 	BetweenNS uint64
-	// UntimedNS: no lane ran, and the level was below lane, so that none could be
-	// seen.
+	// UntimedNS: no lane ran, and none could be seen: the level was below lane, or
+	// lanes were left out to stay within the engine's budget for them.
 	UntimedNS uint64
 	// LateNS is how much came after its time had been counted, or before its device's
 	// first: the four above may be off by so much. It is 0 unless steps are open for
@@ -61,6 +61,9 @@ type gpuTime struct {
 	devices [spanring.MaxContexts]deviceTime
 	scratch []interval
 
+	// Lanes have been left out from here on, 0 while they are timed.
+	untimedNS int64
+
 	beganNS    int64 // the latest begin of any closed step
 	lookedNS   int64 // when the level was looked at last
 	wasUntimed bool  // it was below lane
@@ -90,6 +93,7 @@ func (g *gpuTime) add(s *Step) {
 	}
 	if s.HasBegin {
 		g.beganNS = max(g.beganNS, s.BeginMonoNS)
+		g.watchUntimed(s)
 	}
 	var extents [spanring.MaxContexts]interval
 	var used [spanring.MaxContexts]bool
@@ -119,6 +123,25 @@ func (g *gpuTime) add(s *Step) {
 				g.put(t, &t.lanes, interval{sp.StartMonoNS, sp.StartMonoNS + int64(sp.DurationNS())})
 			}
 		}
+	}
+}
+
+// watchUntimed keeps the time apart in which steps ran whose lanes were left out: from
+// the first one's begin to where the next step that was timed first shows on the GPU.
+// Of an asynchronous engine they run long after their end on the host.
+func (g *gpuTime) watchUntimed(s *Step) {
+	switch {
+	case s.Untimed && g.untimedNS == 0:
+		g.untimedNS = s.BeginMonoNS
+	case !s.Untimed && g.untimedNS != 0:
+		upTo := s.BeginMonoNS
+		for i := range s.Spans {
+			if a := s.Spans[i].StartMonoNS; i == 0 || a < upTo {
+				upTo = max(a, s.BeginMonoNS)
+			}
+		}
+		g.blind(g.untimedNS, upTo)
+		g.untimedNS = 0
 	}
 }
 
@@ -187,6 +210,10 @@ func (g *gpuTime) put(t *deviceTime, set *[]interval, iv interval) {
 
 // settle counts all time before ns: no span will come that starts before it.
 func (g *gpuTime) settle(ns int64) {
+	if g.untimedNS != 0 && g.untimedNS < ns {
+		g.blind(g.untimedNS, ns)
+		g.untimedNS = ns
+	}
 	for c := range g.devices {
 		if t := &g.devices[c]; t.used {
 			g.settleDevice(t, ns)

@@ -102,7 +102,7 @@ func NoteTrace(s *Step) *TraceNote {
 	}
 	n := &TraceNote{engine: e, trace: StepTraceID(e.runID, s.Number), armed: s.Armed}
 	n.open.Store(1)
-	if s.HasEnd {
+	if s.HasEnd && !s.Untimed {
 		a, b := s.Bounds()
 		n.root = noted{ns: b - a, atUnixNS: s.UnixNS(b)}
 	}

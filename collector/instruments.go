@@ -129,7 +129,7 @@ var runCounters = func() map[string]bool {
 	for _, d := range []*Metric{
 		mBegun, mLanded, mFailed, mDropped, mProblems, mLaunches, mProducerSteps, mProducerRequests, mControl,
 		mHarvests, mHarvestCalls, mHarvestTime, mDriverCalls,
-		mSpansQueued, mSpansStarved, mAnchors, mAnchorsGivenUp, mMemAllocs, mMemFrees, mMemProblems, mMemViolations, mMemScans,
+		mStepTime, mOverheadTime, mSpansQueued, mSpansStarved, mAnchors, mAnchorsGivenUp, mMemAllocs, mMemFrees, mMemProblems, mMemViolations, mMemScans,
 	} {
 		m[d.Name] = true
 	}
@@ -195,7 +195,8 @@ var problemCounters = []spanring.Counter{
 // Values of the label state.
 var (
 	gpuStates          = []string{"lane", "in_step", "between_steps", "untimed"}
-	producerStepStates = []string{"begun", "ended", "armed"}
+	producerStepStates = []string{"begun", "ended", "armed", "untimed"}
+	overheadKinds      = []string{"kernels", "lanes"}
 	gpuArmedStates     = []string{"busy_in_lane", "busy_outside_lanes", "idle_in_lane"}
 )
 
@@ -226,7 +227,7 @@ type engineAttrs struct {
 	poolFull                                                          metric.MeasurementOption
 	memProblems, slack                                                []metric.MeasurementOption
 	gpu, gpuArmed, bound, producerSteps                               []metric.MeasurementOption
-	slowSteps, tokens                                                 []metric.MeasurementOption
+	slowSteps, tokens, overhead                                       []metric.MeasurementOption
 }
 
 func newEngineAttrs(label string) engineAttrs {
@@ -261,6 +262,7 @@ func newEngineAttrs(label string) engineAttrs {
 		producerSteps: each(labelState, producerStepStates),
 		slowSteps:     each(labelReason, armText[:]),
 		tokens:        each(labelKind, tokenKinds),
+		overhead:      each(labelKind, overheadKinds),
 	}
 }
 
@@ -379,8 +381,16 @@ func (e *Engine) observe(o observation) {
 		o.n(mProblems, c[ctr], a.problems[p])
 	}
 	o.n(mLaunches, c[spanring.CtrLaunches], a.engine)
-	for i, ctr := range [...]spanring.Counter{spanring.CtrStepsBegun, spanring.CtrStepsEnded, spanring.CtrStepsArmed} {
+	for i, ctr := range [...]spanring.Counter{spanring.CtrStepsBegun, spanring.CtrStepsEnded, spanring.CtrStepsArmed, spanring.CtrStepsUntimed} {
 		o.n(mProducerSteps, c[ctr], a.producerSteps[i])
+	}
+	v := e.Overhead()
+	o.f(mStepTime, v.StepTime.Seconds(), a.engine)
+	for i, spent := range [...]time.Duration{v.Kernels, v.Lanes} {
+		o.f(mOverheadTime, spent.Seconds(), a.overhead[i])
+	}
+	for i, share := range e.overheadLately() {
+		o.f(mOverheadShare, share, a.overhead[i])
 	}
 	o.n(mProducerRequests, c[spanring.CtrRequests], a.engine)
 	o.n(mControl, c[spanring.CtrControlApplied], a.engine)
@@ -477,6 +487,7 @@ func (e *Engine) observeInfo(o observation) {
 	o.f(mInFlightAge, age.Seconds(), a.engine)
 	o.n(mLevel, uint64(i.Level), a.engine)
 	o.n(mStride, uint64(i.KernelEvery), a.engine)
+	o.n(mLaneStride, uint64(i.LaneEvery), a.engine)
 	rank := func(n int32) string {
 		if n < 0 {
 			return ""

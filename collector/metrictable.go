@@ -119,7 +119,7 @@ const (
 
 var (
 	mStepDuration = define(gSteps, TypeHistogram, "step.duration", "s", "engine",
-		"A step as its trace shows it, from the earlier of its begin on the host and its first span's start to the later of its end on the host and its last span's end; armed steps left out.")
+		"A step as its trace shows it, from the earlier of its begin on the host and its first span's start to the later of its end on the host and its last span's end; armed steps left out, and those whose lanes were left out of the timing.")
 	mStepArmedDuration = define(gSteps, TypeHistogram, "step.armed.duration", "s", "engine",
 		"The same of armed steps, whose kernels were timed.")
 	mStepHostDuration = define(gSteps, TypeHistogram, "step.host.duration", "s", "engine",
@@ -156,7 +156,7 @@ var (
 	mGraphArmedDuration = define(gGPU, TypeHistogram, "gpu.graph.armed.duration", "s", "engine graph",
 		"A graph launch on the GPU, by its event pair; armed steps only. Limited like kernels.")
 	mGPUTime = define(gGPU, TypeCounter, "gpu.time", "s", "engine state",
-		"What the engine's devices spent their time on, summed over devices and united over streams, armed steps included: lane is some lane running; in_step none, within the extent of a step; between_steps none, between steps; untimed none, while the level was too low to see any. Begins with the first lane seen and follows some steps behind.")
+		"What the engine's devices spent their time on, summed over devices and united over streams, armed steps included: lane is some lane running; in_step none, within the extent of a step; between_steps none, between steps; untimed none, while none could be seen, the level being too low or lanes left out to stay within their budget. Begins with the first lane seen and follows some steps behind.")
 	mGPUTimeLate = define(gGPU, TypeCounter, "gpu.time.late", "s", "engine",
 		"GPU time that became known after its place in gpu.time had been counted: gpu.time is off by so much at most.")
 	mGPUArmedTime = define(gGPU, TypeCounter, "gpu.armed.time", "s", "engine state",
@@ -217,7 +217,13 @@ var (
 	mLaunches = define(gProducer, TypeCounter, "producer.launches", "{launch}", "engine",
 		"Launches on armed steps, timed or not.")
 	mProducerSteps = define(gProducer, TypeCounter, "producer.steps", "{step}", "engine state",
-		"Steps as the engine counts them: begun, ended, and armed among the begun. Unlike steps it lacks none whose entries were lost.")
+		"Steps as the engine counts them: begun, ended, and among the begun armed ones and those untimed, whose lanes were left out to stay within the budget for lanes. Unlike steps it lacks none whose entries were lost.")
+	mStepTime = define(gProducer, TypeCounter, "producer.step.time", "s", "engine",
+		"Time of steps by which the engine measures its overhead: of each its part on the host or on the GPU, whichever is longer, and no moment twice.")
+	mOverheadTime = define(gProducer, TypeCounter, "producer.overhead.time", "s", "engine kind",
+		"What timing is reckoned to have cost the engine's steps: kernels is launches of armed steps, lanes is lanes, 3.5 µs each.")
+	mOverheadShare = define(gProducer, TypeGauge, "producer.overhead.share", "1", "engine kind",
+		"The same as a share of step time, over the last half minute to minute.")
 	mProducerRequests = define(gProducer, TypeCounter, "producer.requests", "{request}", "engine",
 		"Requests whose end the engine wrote to the ring.")
 	mControl = define(gProducer, TypeCounter, "producer.control.applied", "{request}", "engine",
@@ -267,6 +273,8 @@ var (
 		"The level in force: 0 off, 1 basic, 2 lane, 3 kernel.")
 	mStride = define(gEngine, TypeGauge, "engine.arming.stride", "{step}", "engine",
 		"One step in so many is armed now; 0 is none.")
+	mLaneStride = define(gEngine, TypeGauge, "engine.lanes.stride", "{step}", "engine",
+		"The lanes of one step in so many are timed now: 1 is all, more is what a budget for lanes allows; 0 is none, at a level below lane, or that the producer does not say.")
 	mEnginesLive = define(gEngine, TypeGauge, "engines.live", "{engine}", "",
 		"Engines that are read now.")
 	mEnginesEnded = define(gEngine, TypeCounter, "engines.ended", "{engine}", "reason",
@@ -380,6 +388,7 @@ func (m *Metric) LabelValues(label string) []string {
 	if label == labelKind {
 		return map[string][]string{
 			mMemSlack.Name: slackKinds, mTokens.Name: tokenKinds,
+			mOverheadTime.Name: overheadKinds, mOverheadShare.Name: overheadKinds,
 			mDevicePerToken.Name: perTokenKinds, mDevicePerTokenLive.Name: perTokenKinds,
 		}[m.Name]
 	}

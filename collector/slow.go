@@ -45,6 +45,7 @@ type slowDetector struct {
 
 // stepClass is what steps have in common that are held against each other.
 type stepClass struct {
+	untimed bool // its part on the GPU is not known
 	said    bool // the engine said what the step worked on
 	mode    spanring.GraphMode
 	prefill bool
@@ -53,14 +54,14 @@ type stepClass struct {
 
 func classOf(s *Step) stepClass {
 	if !s.HasAttrs {
-		return stepClass{}
+		return stepClass{untimed: s.Untimed}
 	}
 	a := &s.Attrs
 	n := uint64(a.DecodeTokens) + uint64(a.PrefillTokens)
 	if n == 0 {
 		n = uint64(a.BatchSize)
 	}
-	return stepClass{said: true, mode: a.GraphMode, prefill: a.PrefillTokens > 0, size: sizeBucket(n)}
+	return stepClass{untimed: s.Untimed, said: true, mode: a.GraphMode, prefill: a.PrefillTokens > 0, size: sizeBucket(n)}
 }
 
 // sizeBucket divides sizes at the powers of two and half way between them.

@@ -67,9 +67,14 @@ type Step struct {
 	BeginMonoNS, EndMonoNS int64
 	HasBegin, HasEnd       bool
 
-	Armed bool  // its kernels are timed
-	Asked bool  // it is armed because somebody asked for armed steps
-	Level uint8 // the level in force at its begin, if its begin's entry came
+	Armed bool // its kernels are timed
+	Asked bool // it is armed because somebody asked for armed steps
+	// Untimed: the engine left its lanes out to stay within its budget for them. It
+	// is a step without lanes for no other reason: what it did on the GPU is not known.
+	Untimed bool
+	// Level was in force at its begin, if its begin's entry came; basic (1) if it is
+	// untimed.
+	Level uint8
 	// StandIn says what stood in for it, where the engine marks no steps: graph for a
 	// graph launch, window for a fixed window of time, "" for a step that was marked.
 	StandIn string

@@ -36,6 +36,7 @@ type summary struct {
 	violations     []Violation // the last ones
 	violated       uint64      // all of them
 	rate           entryRate   // of the ring; has a lock of its own
+	overhead       recentOverhead
 	work           Work
 }
 
@@ -138,8 +139,10 @@ func (s *summary) step(st *Step) {
 		// How long it took is not known.
 		return
 	}
-	a, b := st.Bounds()
-	s.stepTime[armed].observe(b - a)
+	// Nor is it of a step whose part on the GPU was not timed.
+	if a, b := st.Bounds(); !st.Untimed {
+		s.stepTime[armed].observe(b - a)
+	}
 	if !st.Armed {
 		s.stepHost.observe(st.HostNS())
 	}

@@ -55,6 +55,9 @@ func armingText(i spanring.Info) string {
 	if i.ArmedRequested > 0 {
 		s = append(s, fmt.Sprintf("%d more to arm on request", i.ArmedRequested))
 	}
+	if i.LaneEvery > 1 {
+		s = append(s, fmt.Sprintf("lanes of one step in %d timed", i.LaneEvery))
+	}
 	if s == nil {
 		return "no steps armed"
 	}

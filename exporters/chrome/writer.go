@@ -333,6 +333,9 @@ func (w *Writer) stepArgs(s *collector.Step, reason collector.ExportReason) {
 	if s.Level != 0 {
 		w.text("level", collector.LevelText(s.Level))
 	}
+	if s.Untimed {
+		w.bool("lanes_untimed", true)
+	}
 	if s.HasAttrs {
 		w.int("batch_size", int64(s.Attrs.BatchSize))
 		w.int("decode_tokens", int64(s.Attrs.DecodeTokens))

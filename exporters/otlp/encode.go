@@ -30,6 +30,7 @@ var (
 	keySource         = newKey("lanetrace.step.source")
 	keyReason         = newKey("lanetrace.export.reason")
 	keyLevel          = newKey("lanetrace.level")
+	keyUntimed        = newKey("lanetrace.step.lanes_untimed")
 	keyBatch          = newKey("lanetrace.step.batch_size")
 	keyDecodeTokens   = newKey("lanetrace.step.decode_tokens")
 	keyPrefillTokens  = newKey("lanetrace.step.prefill_tokens")
@@ -200,6 +201,9 @@ func appendRoot(b []byte, s *collector.Step, trace collector.TraceID, reason col
 	b = keySpansLanded.appendInt(b, tagSpanAttribute, int64(s.Landed()))
 	if s.Level != 0 {
 		b = keyLevel.appendString(b, tagSpanAttribute, collector.LevelText(s.Level))
+	}
+	if s.Untimed {
+		b = keyUntimed.appendBool(b, tagSpanAttribute, true)
 	}
 	if s.StandIn != "" {
 		b = keySource.appendString(b, tagSpanAttribute, s.StandIn)

@@ -161,7 +161,7 @@ func TestRoundTrip(t *testing.T) {
 		{"small blocks", Options{FlushEntries: 7, FlushEvery: time.Nanosecond}, 5, []synth.Options{{Duration: 40 * time.Millisecond, Seed: 2}}},
 		{"three engines", Options{FlushEntries: 100}, 64, []synth.Options{
 			{Duration: 100 * time.Millisecond, Seed: 3, FailEvery: 9, DropEvery: 11},
-			{Duration: 200 * time.Millisecond, Seed: 4, KernelEvery: 3, DiffEvery: 5},
+			{Duration: 200 * time.Millisecond, Seed: 4, KernelEvery: 3, LaneEvery: 2, DiffEvery: 5},
 			{Duration: 10 * time.Millisecond, Seed: 5, KernelEvery: -1, Outlives: true},
 		}},
 	} {
@@ -318,7 +318,7 @@ func TestStateRoundTrip(t *testing.T) {
 		info: spanring.Info{
 			RunID: spanring.RunID{1, 2, 3}, PID: 7, PIDNamespace: 8, StartTicks: 9, CreatedUnixNS: -10, CreatedMonoNS: 11,
 			Executable: "exe", Service: "svc", GPUUUID: "GPU-1", GPUName: "H", Rank: spanring.Rank{Data: 0, Tensor: 3, Pipeline: -1, Expert: 2},
-			Producer: "p", Model: "org/model", Level: 3, Clean: true, KernelEvery: 64, ArmedRequested: 5,
+			Producer: "p", Model: "org/model", Level: 3, Clean: true, KernelEvery: 64, LaneEvery: 4, ArmedRequested: 5,
 		},
 		account: spanring.Account{Published: 10, Received: 5, Lost: 3, Missed: 1, Pending: 1, Overwritten: 2, Holes: 1},
 		contexts: []spanring.ContextState{{

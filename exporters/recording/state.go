@@ -60,7 +60,7 @@ func (s *state) append(b []byte) []byte {
 
 	i := &s.info
 	b = append(b, i.RunID[:]...)
-	for _, v := range []uint64{uint64(i.PID), i.PIDNamespace, i.StartTicks, uint64(i.Level), uint64(i.KernelEvery), uint64(i.ArmedRequested)} {
+	for _, v := range []uint64{uint64(i.PID), i.PIDNamespace, i.StartTicks, uint64(i.Level), uint64(i.KernelEvery) | uint64(i.LaneEvery)<<32, uint64(i.ArmedRequested)} {
 		b = binary.AppendUvarint(b, v)
 	}
 	for _, v := range []int64{i.CreatedUnixNS, i.CreatedMonoNS, int64(i.Rank.Data), int64(i.Rank.Tensor), int64(i.Rank.Pipeline), int64(i.Rank.Expert)} {
@@ -112,7 +112,10 @@ func (s *state) parse(b []byte) bool {
 	i := &s.info
 	copy(i.RunID[:], f.bytes(uint64(len(i.RunID))))
 	i.PID, i.PIDNamespace, i.StartTicks = uint32(f.uint()), f.uint(), f.uint()
-	i.Level, i.KernelEvery, i.ArmedRequested = uint8(f.uint()), uint32(f.uint()), uint32(f.uint())
+	i.Level = uint8(f.uint())
+	// The strides share a number: who knows of one alone reads its half.
+	strides := f.uint()
+	i.KernelEvery, i.LaneEvery, i.ArmedRequested = uint32(strides), uint32(strides>>32), uint32(f.uint())
 	i.CreatedUnixNS, i.CreatedMonoNS = f.int(), f.int()
 	i.Rank = spanring.Rank{Data: int32(f.int()), Tensor: int32(f.int()), Pipeline: int32(f.int()), Expert: int32(f.int())}
 	for _, t := range []*string{&i.Executable, &i.Service, &i.GPUUUID, &i.GPUName, &i.Producer} {

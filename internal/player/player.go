@@ -147,6 +147,7 @@ func (p *play) state(s recording.State) {
 	})
 	p.ring.SetLevel(s.Info.Level)
 	p.ring.SetArming(s.Info.KernelEvery, s.Info.ArmedRequested)
+	p.ring.SetLanes(s.Info.LaneEvery)
 	if s.Info.Model != "" {
 		p.ring.SetModel(s.Info.Model)
 	}

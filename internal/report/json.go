@@ -39,6 +39,7 @@ type EngineReport struct {
 
 	Level       string `json:"level"`
 	KernelEvery uint32 `json:"kernel_every"`
+	LaneEvery   uint32 `json:"lane_every"`
 
 	// From and To are null when no step was read.
 	From *time.Time `json:"from"`
@@ -47,6 +48,7 @@ type EngineReport struct {
 	Steps    StepsReport          `json:"steps"`
 	Requests RequestsReport       `json:"requests"`
 	GPUTime  GPUTimeReport        `json:"gpu_time"`
+	Overhead OverheadReport       `json:"overhead"`
 	Lanes    []LaneReport         `json:"lanes"`
 	Kernels  []KernelReport       `json:"kernels"`
 	Regions  []RegionReport       `json:"launch_regions"`
@@ -72,6 +74,22 @@ func distribution(s *sketch) Distribution {
 	return Distribution{s.n, s.sum, uint64(s.quantile(0.5)), uint64(s.quantile(0.99)), s.most}
 }
 
+// OverheadReport is what timing is reckoned to have cost the engine's steps, in ns and
+// as shares of their time, since its run began.
+type OverheadReport struct {
+	StepTimeNS   int64   `json:"step_time_ns"`
+	KernelsNS    int64   `json:"kernels_ns"`
+	LanesNS      int64   `json:"lanes_ns"`
+	KernelsShare float64 `json:"kernels_share"`
+	LanesShare   float64 `json:"lanes_share"`
+	Untimed      uint64  `json:"steps_with_lanes_untimed"`
+}
+
+func overheadReport(o collector.Overhead) OverheadReport {
+	kernels, lanes := o.Shares()
+	return OverheadReport{int64(o.StepTime), int64(o.Kernels), int64(o.Lanes), kernels, lanes, o.Untimed}
+}
+
 // StepsReport are the steps that are complete, and how many are not.
 type StepsReport struct {
 	Unarmed    Distribution      `json:"unarmed"`
@@ -79,6 +97,7 @@ type StepsReport struct {
 	Armed      Distribution      `json:"armed"`
 	Incomplete map[string]uint64 `json:"incomplete"`
 	WithoutEnd uint64            `json:"without_end"`
+	Untimed    uint64            `json:"lanes_untimed"` // in host alone
 	StandIns   map[string]uint64 `json:"stand_ins"`
 }
 
@@ -226,10 +245,10 @@ func (r *Run) Report(e *collector.Engine) *EngineReport {
 		Service: collector.CleanText(i.Service), Executable: collector.CleanText(i.Executable), PID: int64(i.PID),
 		Producer: collector.CleanText(i.Producer), GPUUUID: collector.CleanText(i.GPUUUID), GPUName: collector.CleanText(i.GPUName),
 		Model: collector.CleanText(i.Model), Rank: rankReport(i.Rank), Requests: r.requests.report(),
-		Level: collector.LevelText(i.Level), KernelEvery: i.KernelEvery,
+		Level: collector.LevelText(i.Level), KernelEvery: i.KernelEvery, LaneEvery: i.LaneEvery, Overhead: overheadReport(e.Overhead()),
 		Steps: StepsReport{
 			Unarmed: distribution(&r.steps[0]), Host: distribution(&r.host), Armed: distribution(&r.steps[1]),
-			Incomplete: make(map[string]uint64), WithoutEnd: r.bare,
+			Incomplete: make(map[string]uint64), WithoutEnd: r.bare, Untimed: r.untimed,
 			StandIns: map[string]uint64{spanring.StepGraph.String(): 0, spanring.StepWindow.String(): 0},
 		},
 		Lanes: []LaneReport{}, Kernels: []KernelReport{}, Regions: []RegionReport{}, Leaks: []LeakReport{}, Contexts: []ContextReport{},

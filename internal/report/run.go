@@ -55,6 +55,7 @@ type Run struct {
 	incomplete [16]uint64
 	standIns   map[string]uint64 // steps that no mark began, by what stood in
 	bare       uint64            // complete steps of which nothing but failures is known
+	untimed    uint64            // complete steps whose lanes were left out
 	firstNS    int64
 	lastNS     int64
 	wallNS     int64 // offset of the last step
@@ -123,7 +124,11 @@ func (r *Run) ObserveStep(s *collector.Step) {
 		r.bare++
 		return
 	}
-	r.steps[armed].add(uint64(max(0, end-start)))
+	if s.Untimed { // how long it took on the GPU is not known
+		r.untimed++
+	} else {
+		r.steps[armed].add(uint64(max(0, end-start)))
+	}
 	if armed == 0 {
 		r.host.add(uint64(max(0, s.HostNS())))
 	}
@@ -259,6 +264,7 @@ func (r *Run) Text(e *collector.Engine) string {
 	r.kernelTable(&b, e)
 	launchTable(&b, e, r.o.Width)
 	r.memoryTable(&b, e)
+	overheadText(&b, e.Overhead(), r.o.Width)
 	accountText(&b, e.Account(), r.o.Width)
 	clockText(&b, e)
 	b.WriteByte('\n')
@@ -299,6 +305,9 @@ func (r *Run) header(b *strings.Builder, e *collector.Engine) {
 	level := collector.LevelText(i.Level)
 	if i.KernelEvery > 0 {
 		level += fmt.Sprintf(", 1 step in %s armed", Count(uint64(i.KernelEvery)))
+	}
+	if i.LaneEvery > 1 {
+		level += fmt.Sprintf(", lanes of 1 in %s timed", Count(uint64(i.LaneEvery)))
 	}
 	if i.Producer != "" {
 		level += ", by " + collector.CleanText(i.Producer)
@@ -344,6 +353,9 @@ func (r *Run) stepTable(b *strings.Builder) {
 	}
 	for _, by := range slices.Sorted(maps.Keys(r.standIns)) {
 		b.WriteString("  " + clip(standInText(by, r.standIns[by]), r.o.Width-2) + "\n")
+	}
+	if r.untimed > 0 {
+		fmt.Fprintf(b, "  lanes left out to stay within their budget: %s, in their part on the host alone\n", Count(r.untimed))
 	}
 	if r.bare > 0 {
 		fmt.Fprintf(b, "  without an end: %s, in no figure above\n", Count(r.bare))

@@ -3,6 +3,7 @@ package report
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -28,6 +29,53 @@ func read(t *testing.T, o synth.Options, obs ...collector.Observer) *collector.E
 		t.Fatal(err)
 	}
 	return p.Engine()
+}
+
+// What timing cost stands in the report, and what of it was left out.
+func TestOverheadIsReported(t *testing.T) {
+	var untimed, lanes, kernels, hosts uint64
+	r := New(Options{})
+	e := read(t, synth.Options{Duration: 2 * time.Second, LaneEvery: 4, KernelEvery: 64}, r, collector.ObserverFunc(func(s *collector.Step) {
+		if s.Untimed {
+			untimed++
+		}
+		if !s.Armed {
+			hosts++
+		}
+		for i := range s.Spans {
+			if s.Spans[i].Kind == spanring.KindLane {
+				lanes++
+			} else {
+				kernels++
+			}
+		}
+	}))
+	d := r.Report(e)
+	if untimed == 0 || d.Steps.Untimed != untimed || d.Overhead.Untimed != untimed || d.Steps.Host.Count != hosts || d.Steps.Unarmed.Count != hosts-untimed {
+		t.Errorf("%d of %d unarmed steps are untimed, reported %+v, %+v", untimed, hosts, d.Steps, d.Overhead)
+	}
+	o := d.Overhead
+	if o.LanesNS != int64(lanes)*3500 || o.KernelsNS != int64(kernels)*3500 || o.StepTimeNS <= 0 ||
+		o.LanesShare != float64(o.LanesNS)/float64(o.StepTimeNS) || o.KernelsShare != float64(o.KernelsNS)/float64(o.StepTimeNS) {
+		t.Errorf("%d lanes and %d kernels cost %+v", lanes, kernels, o)
+	}
+	if d.LaneEvery != 4 || d.KernelEvery != 64 {
+		t.Errorf("strides %d and %d", d.LaneEvery, d.KernelEvery)
+	}
+	text := r.Text(e)
+	for _, want := range []string{
+		"1 step in 64 armed, lanes of 1 in 4 timed", "OVERHEAD (reckoned)", "of 1 step in 4\n", "1 step in 64 armed\n",
+		fmt.Sprintf("%.3f %%", 100*o.LanesShare), fmt.Sprintf("%.3f %%", 100*o.KernelsShare),
+		"lanes left out to stay within their budget: " + Count(untimed) + ", in their part on the host alone\n",
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %q in\n%s", want, text)
+		}
+	}
+	// A producer that does not say has no such table.
+	if text := New(Options{}).Text(read(t, synth.Options{Duration: time.Nanosecond})); strings.Contains(text, "OVERHEAD") {
+		t.Errorf("overhead of nothing:\n%s", text)
+	}
 }
 
 // The report's figures are those of the steps, counted anew here.

@@ -22,6 +22,9 @@ type Options struct {
 	Duration time.Duration
 	// KernelEvery arms one step in so many. Default 64; negative: none.
 	KernelEvery int
+	// LaneEvery times the lanes of one step in so many, and of armed ones. Default 1:
+	// of all.
+	LaneEvery int
 	// Layers is the number of layers of the model, eight kernels each. Default 4.
 	Layers int
 	// FailEvery makes one step in so many lose a lane, and DropEvery find no slot
@@ -64,6 +67,7 @@ func (o Options) withDefaults() Options {
 	if o.KernelEvery == 0 {
 		o.KernelEvery = 64
 	}
+	o.LaneEvery = max(1, o.LaneEvery)
 	if o.Layers == 0 {
 		o.Layers = 4
 	}
@@ -93,6 +97,7 @@ const (
 	harvestNS  = 5_000_000
 	pollNS     = 20_000_000
 	constantNS = 3_040
+	costNS     = 3_500 // of timing a lane or a launch
 )
 
 type kernel struct {
@@ -204,15 +209,19 @@ func (e *Engine) makeStep() {
 	e.step++
 	n := e.step
 	armed := o.KernelEvery > 0 && n%uint64(o.KernelEvery) == 0
+	untimed := !armed && n%uint64(o.LaneEvery) != 0
 	prefill := n%20 == 7
 	begin := e.hostNS
 	batch := uint32(12 + (n/200)%5)
-	sb := spanring.StepBegin{Step: n, MonoNS: begin, Armed: armed, Level: 3}
+	sb := spanring.StepBegin{Step: n, MonoNS: begin, Armed: armed, Untimed: untimed, Level: 3}
 	e.push(begin, sb.Words(), func(c *spanring.Counters) {
 		c[spanring.CtrBegun]++
 		c[spanring.CtrStepsBegun]++
 		if armed {
 			c[spanring.CtrStepsArmed]++
+		}
+		if untimed {
+			c[spanring.CtrStepsUntimed]++
 		}
 	})
 	e.stepMemory(n, begin)
@@ -226,6 +235,7 @@ func (e *Engine) makeStep() {
 	var ordinal, opened, dropped uint32
 	host := begin + e.normal(9_000, 900)
 	gpu := max(e.gpuNS, host+e.normal(6_500, 500))
+	gpuBegin, lanes := gpu, uint32(0)
 	lane := func(lane uint16, text string, ks []kernel, shared bool) {
 		ordinal++
 		own := ordinal
@@ -258,6 +268,11 @@ func (e *Engine) makeStep() {
 			}
 			gpu = kStart + length + extra
 		}
+		if untimed {
+			ordinal = 0
+			return
+		}
+		lanes++
 		end := stamp(gpu)
 		if end <= start {
 			end = start + 1_280
@@ -303,12 +318,15 @@ func (e *Engine) makeStep() {
 	if o.DiffEvery > 0 {
 		e.diff(n, end-1_000)
 	}
-	se := spanring.StepEnd{Step: n, MonoNS: end, BeginNS: begin, Armed: armed, Opened: opened, Dropped: dropped, Linked: linked}
+	se := spanring.StepEnd{Step: n, MonoNS: end, BeginNS: begin, Armed: armed, Untimed: untimed, Opened: opened, Dropped: dropped, Linked: linked}
 	e.push(end, se.Words(), func(c *spanring.Counters) {
 		c[spanring.CtrLanded]++
 		c[spanring.CtrStepsEnded]++
 		c[spanring.CtrBegun] += uint64(dropped)
 		c[spanring.CtrDropped] += uint64(dropped)
+		c[spanring.CtrStepTimeNS] += uint64(max(end-begin, gpu-gpuBegin))
+		c[spanring.CtrLaneCostNS] += uint64(lanes-dropped) * costNS
+		c[spanring.CtrArmedCostNS] += uint64(ordinal-lanes) * costNS
 	})
 	e.endRequests(n, end+1_000)
 	// The host runs at most a step ahead of the GPU.
@@ -415,7 +433,7 @@ func (e *Engine) Info() (spanring.Info, error) {
 		PID: 4242, PIDNamespace: 4026531836, StartTicks: 99,
 		CreatedUnixNS: e.o.StartMonoNS + e.o.WallOffsetNS, CreatedMonoNS: e.o.StartMonoNS,
 		Executable: "decode", Service: e.o.Service, GPUUUID: "GPU-5e1f0000-0000-4000-8000-000000000000", GPUName: e.o.GPUName,
-		Rank: spanring.NoRank, Producer: "lanetrace-synth", Model: e.o.Model, Level: 3, KernelEvery: uint32(max(0, e.o.KernelEvery)),
+		Rank: spanring.NoRank, Producer: "lanetrace-synth", Model: e.o.Model, Level: 3, KernelEvery: uint32(max(0, e.o.KernelEvery)), LaneEvery: uint32(e.o.LaneEvery),
 		Clean: e.done && !e.o.Outlives,
 	}
 	copy(i.RunID[:], fmt.Sprintf("synth%011d", e.o.Seed))

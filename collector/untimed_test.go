@@ -1,0 +1,144 @@
+package collector
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/lanetrace/lanetrace/spanring"
+)
+
+// untimedEvery pushes steps of an asynchronous engine, one a millisecond, whose host
+// takes 100 µs and whose lane runs for the millisecond after its begin; of every one in
+// four the lane is timed. The last one is.
+func untimedEvery(src *memSource, steps uint64) {
+	const ms = 1_000_000
+	for n := uint64(1); n <= steps; n++ {
+		at := src.nowNS
+		if timed := n%4 == 1; timed {
+			src.push(begin(n, at), end(n, at, at+ms/10, 1))
+		} else {
+			src.push(
+				&spanring.StepBegin{Step: n, MonoNS: at, Level: 2, Untimed: true},
+				&spanring.StepEnd{Step: n, BeginNS: at, MonoNS: at + ms/10, Untimed: true})
+		}
+		src.nowNS += ms
+		if n%4 == 2 { // the lane of the step before has landed
+			src.push(lane(n-1, 1, 1, at, ms))
+		}
+	}
+}
+
+// TestUntimedSteps: a step whose lanes were left out is no loss, and no step without
+// lanes. Lanes count what was timed, steps all; how long an untimed step took is not
+// known, and the GPU's time meanwhile is not idle.
+func TestUntimedSteps(t *testing.T) {
+	src := newMemSource("a")
+	src.info.Level = levelLane
+	p, k := run(t, src, ProcessorOptions{})
+	untimedEvery(src, 42)
+	src.counters[spanring.CtrBegun], src.counters[spanring.CtrLanded] = 53, 53
+	pollAll(t, p)
+	p.Finish()
+	e := p.Engine()
+	if len(k.steps) != 42 {
+		t.Fatalf("%d steps closed, want 42", len(k.steps))
+	}
+	untimed := 0
+	for _, s := range k.steps {
+		if s.Incomplete != Complete || s.Faulty() {
+			t.Errorf("step %d: %s, faulty %v", s.Number, s.Incomplete, s.Faulty())
+		}
+		if s.Untimed != (s.Number%4 != 1) || s.Untimed != (len(s.Spans) == 0) {
+			t.Errorf("step %d: untimed %v, %d spans", s.Number, s.Untimed, len(s.Spans))
+		}
+		if s.Untimed {
+			untimed++
+			if s.Level != 1 {
+				t.Errorf("step %d: level %d, want what was measured: basic", s.Number, s.Level)
+			}
+		}
+	}
+	type counts struct {
+		Steps, Durations, Hosts, Lanes uint64
+		Untimed                        int
+		GPU                            GPUTime
+	}
+	const ms = 1_000_000
+	got := counts{e.sum.steps[0], e.sum.stepTime[0].count, e.sum.stepHost.count, e.sum.lanes["a"].duration[0].count, untimed, e.GPUTime()}
+	// Eleven lanes of a millisecond with three between that nobody saw.
+	want := counts{42, 11, 42, 11, 31, GPUTime{LaneNS: 11 * ms, UntimedNS: 30 * ms, Bound: got.GPU.Bound}}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Errorf("(-want +got):\n%s", d)
+	}
+	a := e.Account()
+	if u := a.Unbalanced(); len(u) > 0 || a.Sidecar.Received != 53 {
+		t.Errorf("%v does not balance: %+v", u, a)
+	}
+}
+
+// TestUntimedStepsAreAClass: steps of which the host's part alone is known are held
+// against each other, not against those of which the GPU's is.
+func TestUntimedStepsAreAClass(t *testing.T) {
+	l := newLoad(SlowOptions{})
+	untimed := func(hostNS int64) func(*Step) {
+		return func(s *Step) { s.Untimed, s.Spans, s.EndMonoNS = true, nil, hostNS }
+	}
+	for i := range 4000 {
+		if i%8 == 0 {
+			l.step(1_000_000, nil)
+		} else {
+			l.step(0, untimed(100_000))
+		}
+	}
+	if len(l.slow) > 0 {
+		t.Errorf("slow steps %v in a load that does not change", l.slow)
+	}
+	if !l.step(0, untimed(400_000)) {
+		t.Error("an untimed step of four times the others' length on the host is not slow")
+	}
+	if l.step(1_000_000, nil) {
+		t.Error("a timed step like all others is slow")
+	}
+}
+
+// TestOverhead: totals since the run began, and shares of the last half minute to
+// minute.
+func TestOverhead(t *testing.T) {
+	src := newMemSource("a")
+	src.info.KernelEvery, src.info.LaneEvery = 70, 4
+	p, _ := run(t, src, ProcessorOptions{})
+	e := p.Engine()
+	if k, l := (&Overhead{}).Shares(); k != 0 || l != 0 {
+		t.Errorf("of nothing %v and %v", k, l)
+	}
+	step := func(stepTime, kernels, lanes time.Duration) [2]float64 {
+		c := &src.counters
+		c[spanring.CtrStepTimeNS] += uint64(stepTime)
+		c[spanring.CtrArmedCostNS] += uint64(kernels)
+		c[spanring.CtrLaneCostNS] += uint64(lanes)
+		src.nowNS += int64(15 * time.Second)
+		return e.overheadLately()
+	}
+	for i, want := range [][2]float64{{0.01, 0.02}, {0.01, 0.02}, {0.01, 0.02}, {0.01, 0.02}} {
+		if got := step(10*time.Second, 100*time.Millisecond, 200*time.Millisecond); got != want {
+			t.Errorf("look %d: %v, want %v", i, got, want)
+		}
+	}
+	// What changes is all there is a minute later.
+	var got [2]float64
+	for range 4 {
+		got = step(10*time.Second, 0, 300*time.Millisecond)
+	}
+	if want := [2]float64{0, 0.03}; got != want {
+		t.Errorf("a minute after a change %v, want %v", got, want)
+	}
+	src.counters[spanring.CtrStepsUntimed] = 9
+	want := Overhead{
+		StepTime: 80 * time.Second, Kernels: 400 * time.Millisecond, Lanes: 2 * time.Second, KernelStride: 70, LaneStride: 4, Untimed: 9,
+	}
+	if d := cmp.Diff(want, e.Overhead()); d != "" {
+		t.Errorf("(-want +got):\n%s", d)
+	}
+}
