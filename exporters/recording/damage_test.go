@@ -256,9 +256,26 @@ func FuzzReader(f *testing.F) {
 		if err != nil && !errors.As(err, &e) {
 			t.Errorf("error without a place: %v", err)
 		}
+		readAllReadings(t, b)
 		// The same with checksums that fit: what is behind them is looked at too.
-		readAll(t, resum(bytes.Clone(b)))
+		b = resum(bytes.Clone(b))
+		readAll(t, b)
+		readAllReadings(t, b)
 	})
+}
+
+// readAllReadings reads the readings of b to their end, until something is wrong.
+func readAllReadings(t testing.TB, b []byte) {
+	t.Helper()
+	f, err := NewReader(bytes.NewReader(b), int64(len(b)), "x.ltrec")
+	if err != nil {
+		return
+	}
+	_, err = readings(t, f)
+	var e *Error
+	if err != nil && !errors.As(err, &e) {
+		t.Errorf("error without a place: %v", err)
+	}
 }
 
 // resum makes the checksums of b fit its content, as far as the lengths lead.

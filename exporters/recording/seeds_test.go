@@ -32,6 +32,7 @@ func TestSeeds(t *testing.T) {
 		"flipped_bit":    flipped,
 		"later_version":  append(appendFileHeader(nil, Version+1, "x"), whole[fileHeaderSize:]...),
 		"optional_block": bytes.Join([][]byte{whole[:mid], rawBlock(99, flagOptional, 1, "x"), whole[mid:]}, nil),
+		"readings":       withReadings(t, Options{FlushEvery: 500 * time.Millisecond}, time.Second),
 		"empty":          {},
 		"text":           []byte("LTREC\n"),
 	}
