@@ -517,32 +517,31 @@ func (s *runSide) end() {
 
 // rings are the run's rings that are still there. Of one whose process was never
 // seen, its time says whether it is one.
-func (s *runSide) rings() []string {
-	paths, err := s.dir.List()
+func (s *runSide) rings() (out []string) {
+	rings, err := openRings(s.dir)
 	if err != nil {
 		return nil
 	}
-	return slices.DeleteFunc(paths, func(p string) bool {
+	for r := range rings {
+		if r.err == nil {
+			_ = r.Close() // it was read
+		}
 		s.mu.Lock()
-		ours, known := s.engines[p]
+		ours, known := s.engines[r.path]
 		s.mu.Unlock()
-		if known {
-			return !ours
+		if !known {
+			if r.err != nil || r.info.CreatedMonoNS < s.startMonoNS {
+				continue
+			}
+			if ours, known = s.marked(r.info); !known {
+				ours = true
+			}
 		}
-		r, err := spanring.Open(p, spanring.ReaderOptions{})
-		if err != nil {
-			return true
+		if ours {
+			out = append(out, r.path)
 		}
-		defer r.Close()
-		i, err := r.Info()
-		if err != nil || i.CreatedMonoNS < s.startMonoNS {
-			return true
-		}
-		if ours, known := s.marked(i); known {
-			return !ours
-		}
-		return false
-	})
+	}
+	return out
 }
 
 // report prints a report of each engine of the run.
