@@ -231,7 +231,7 @@ func (t *siteTop) pick(sites []ledger.SiteTotal, rest int64) []*topSite {
 	}
 	bytes := make(map[string]int64)
 	for i := range sites {
-		label := CutText(CleanText(sites[i].Title()), MaxLabelBytes)
+		label := CutSite(CleanText(sites[i].Title()), MaxLabelBytes)
 		switch m := t.members[label]; {
 		case m != nil:
 			m.bytes += sites[i].Bytes

@@ -18,7 +18,7 @@ type Name struct {
 	// Text is the whole recorded name, valid UTF-8 without control characters.
 	Text string
 	// Label is Text short enough for a metric label: of a kernel KernelLabel, of
-	// a call site SiteLabel, at most MaxLabelBytes, ending in a hash when it was cut.
+	// a call site SiteLabel, at most MaxLabelBytes, with a hash in it when it was cut.
 	Label string
 	// GraphID and GraphNodes are of a graph.
 	GraphID    uint64
@@ -91,14 +91,38 @@ func CutText(s string, n int) string {
 	if len(s) <= n {
 		return s
 	}
+	mark := cutMark(s)
+	return headOf(s, n-len(mark)) + mark
+}
+
+// CutSite shortens a call site as CutText does, n at least 48, but in its middle:
+// a path's end names file and line, a symbol's end what was asked for there.
+func CutSite(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
+	mark := cutMark(s) + "…"
+	room := n - len(mark)
+	from := len(s) - (room - room/3)
+	for from < len(s) && !utf8.RuneStart(s[from]) {
+		from++
+	}
+	return headOf(s, room/3) + mark + s[from:]
+}
+
+func cutMark(s string) string {
 	h := fnv.New32a()
 	h.Write([]byte(s))
-	tail := fmt.Sprintf("…%08x", h.Sum32())
-	i := max(0, n-len(tail))
+	return fmt.Sprintf("…%08x", h.Sum32())
+}
+
+// headOf is as many whole runes of s as fit into n bytes, fewer than it has.
+func headOf(s string, n int) string {
+	i := max(0, n)
 	for i > 0 && !utf8.RuneStart(s[i]) {
 		i--
 	}
-	return s[:i] + tail
+	return s[:i]
 }
 
 // names is one engine's cache of cleaned names.
@@ -137,14 +161,14 @@ func (n *names) get(id spanring.NameID) *Name {
 	default:
 		nm.Text = unnamed
 	}
-	label := nm.Text
 	switch nm.Kind {
 	case spanring.NameKernel:
-		label = KernelLabel(label)
+		nm.Label = CutText(KernelLabel(nm.Text), MaxLabelBytes)
 	case spanring.NameSite:
-		label = SiteLabel(label)
+		nm.Label = CutSite(SiteLabel(nm.Text), MaxLabelBytes)
+	default:
+		nm.Label = CutText(nm.Text, MaxLabelBytes)
 	}
-	nm.Label = CutText(label, MaxLabelBytes)
 	n.m[id] = nm
 	return nm
 }

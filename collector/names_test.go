@@ -47,6 +47,10 @@ func FuzzCleanText(f *testing.F) {
 		if len(l) > 40 || !utf8.ValidString(l) {
 			t.Errorf("cut to %q, %d bytes", l, len(l))
 		}
+		l = CutSite(c, 60)
+		if len(l) > 60 || !utf8.ValidString(l) || len(c) <= 60 && l != c {
+			t.Errorf("cut as a call site to %q, %d bytes", l, len(l))
+		}
 	})
 }
 
@@ -58,6 +62,30 @@ func TestCutTextKeepsTextsApart(t *testing.T) {
 	}
 	if got := CutText("short", MaxLabelBytes); got != "short" {
 		t.Errorf("short text became %q", got)
+	}
+}
+
+// TestCutSite: where a checkout lies does not push out the file and the line.
+func TestCutSite(t *testing.T) {
+	deep := strings.Repeat("/deep", 40)
+	for _, c := range []struct{ site, head, tail string }{
+		{deep + "/a/cache.go:85", "/deep/deep/", "/deep/a/cache.go:85"},
+		{deep + "/b/cache.go:85", "/deep/deep/", "/deep/b/cache.go:85"},
+		{"libt.so!at::" + strings.Repeat("native::", 30) + "empty+0x1f3 in kv_cache", "libt.so!at::native::", "empty+0x1f3 in kv_cache"},
+		{strings.Repeat("ä", 200) + ".go:1", "ää", "ä.go:1"},
+	} {
+		got := CutSite(c.site, MaxLabelBytes)
+		if len(got) > MaxLabelBytes || len(got) < MaxLabelBytes-4 || !utf8.ValidString(got) || !strings.HasPrefix(got, c.head) || !strings.HasSuffix(got, c.tail) {
+			t.Errorf("%q, %d bytes: want %q … %q", got, len(got), c.head, c.tail)
+		}
+	}
+	// What differs only where it was cut stays different.
+	a, b := CutSite(deep+"1"+deep, MaxLabelBytes), CutSite(deep+"2"+deep, MaxLabelBytes)
+	if a == b || len(a) != MaxLabelBytes {
+		t.Errorf("%q and %q", a, b)
+	}
+	if got := CutSite("a.go:1", MaxLabelBytes); got != "a.go:1" {
+		t.Errorf("a short one became %q", got)
 	}
 }
 

@@ -59,7 +59,7 @@ func (p *memoryPast) add(monoNS int64, m *collector.Memory) {
 
 // site is a name's place; ok is false when there are too many.
 func (p *memoryPast) site(name string) (int, bool) {
-	name = collector.CutText(collector.CleanText(name), collector.MaxLabelBytes)
+	name = collector.CutSite(collector.CleanText(name), collector.MaxLabelBytes)
 	at, ok := p.sites[name]
 	if ok {
 		return at, true
