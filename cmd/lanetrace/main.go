@@ -26,6 +26,8 @@ import (
 	"time"
 
 	"github.com/alecthomas/kong"
+
+	"github.com/lanetrace/lanetrace"
 )
 
 func main() { os.Exit(realMain()) }
@@ -172,6 +174,9 @@ func parseError(err error, args []string) error {
 	}
 	if cmd == "" && !strings.HasPrefix(args[0], "-") {
 		return usagef("unknown command %q: want %s", args[0], strings.Join(commands, ", "))
+	}
+	if len(args) > 1 && args[0] == "level" && new(lanetrace.Level).UnmarshalText([]byte(args[1])) == nil {
+		return usagef("want lanetrace level set %s (see lanetrace level --help)", args[1])
 	}
 	return usagef("%s (see lanetrace %s--help)", strings.TrimPrefix(err.Error(), strings.TrimSpace(cmd)+": "), cmd)
 }
