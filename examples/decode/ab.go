@@ -45,7 +45,8 @@ type abMode struct {
 	Profiled    bool           `json:"profiled"`
 	Kernels     float64        `json:"profiler_kernels_per_step"`
 	Steps       int            `json:"steps_per_round_and_level"`
-	Stride      uint32         `json:"stride"` // one step in so many was armed at level kernel
+	Stride      uint32         `json:"stride"`      // one step in so many was armed at level kernel
+	LaneStride  uint32         `json:"lane_stride"` // lanes of one step in so many were timed at level lane
 	Levels      []abLevel      `json:"levels"`
 	Differences []abDifference `json:"differences"`
 }
@@ -170,8 +171,11 @@ func (e *engine) measureMode(conditions []abCondition, o *abOptions) (abMode, er
 			took[at] = append(took[at], ns)
 			armed[at] += e.hub.Ring().Counter(spanring.CtrStepsArmed) - before
 			kernels += recorded
-			if c.level == lanetrace.LevelKernel && !c.armed {
-				m.Stride = e.hub.Overhead().KernelStride
+			switch o := e.hub.Overhead(); {
+			case c.level == lanetrace.LevelKernel && !c.armed:
+				m.Stride = o.KernelStride
+			case c.level == lanetrace.LevelLane:
+				m.LaneStride = o.LaneStride
 			}
 		}
 	}

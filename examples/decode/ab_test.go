@@ -36,8 +36,8 @@ func TestMeasureEachLevel(t *testing.T) {
 		t.Errorf("%d spans dropped, %d failed", r.Dropped, r.Failed)
 	}
 	for _, m := range r.Modes {
-		if m.Steps != 4 || m.Stride < 64 || m.Profiled {
-			t.Errorf("%d steps a round, one in %d armed, profiled %v", m.Steps, m.Stride, m.Profiled)
+		if m.Steps != 4 || m.Stride < 64 || m.LaneStride != 1 || m.Profiled {
+			t.Errorf("%d steps a round, one in %d armed, lanes of one in %d, profiled %v", m.Steps, m.Stride, m.LaneStride, m.Profiled)
 		}
 		var levels, differences []string
 		for i, l := range m.Levels {

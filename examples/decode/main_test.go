@@ -112,6 +112,10 @@ func TestAccountBalancesAndLanesAreNamed(t *testing.T) {
 			if tel.Begun != c[spanring.CtrBegun] || tel.Landed != c[spanring.CtrLanded] || tel.InFlight != 0 || tel.Failed != 0 {
 				t.Errorf("summary says %+v", tel)
 			}
+			if tel.StepTimeNS != c[spanring.CtrStepTimeNS] || tel.StepTimeNS == 0 || tel.Untimed != 0 ||
+				tel.LaneShare != float64(c[spanring.CtrLaneCostNS])/float64(tel.StepTimeNS) {
+				t.Errorf("summary says of overhead %+v", tel)
+			}
 			if tel.Ring != r.Path() {
 				t.Errorf("summary's ring %s, want %s", tel.Ring, r.Path())
 			}

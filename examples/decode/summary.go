@@ -49,18 +49,23 @@ type summary struct {
 		Violations    int   `json:"guard_band_violations"`
 	} `json:"memory"`
 	Telemetry struct {
-		Level    string            `json:"level"`
-		Ring     string            `json:"ring,omitempty"`
-		Off      string            `json:"off,omitempty"` // why there is none
-		Begun    uint64            `json:"begun"`
-		Landed   uint64            `json:"landed"`
-		Failed   uint64            `json:"failed"`
-		Dropped  uint64            `json:"dropped"`
-		InFlight int64             `json:"in_flight"`
-		Armed    uint64            `json:"armed_steps"`
-		Queued   uint64            `json:"queued"`
-		Starved  uint64            `json:"starved"`
-		Reasons  map[string]uint64 `json:"failed_by_reason,omitempty"`
+		Level    string `json:"level"`
+		Ring     string `json:"ring,omitempty"`
+		Off      string `json:"off,omitempty"` // why there is none
+		Begun    uint64 `json:"begun"`
+		Landed   uint64 `json:"landed"`
+		Failed   uint64 `json:"failed"`
+		Dropped  uint64 `json:"dropped"`
+		InFlight int64  `json:"in_flight"`
+		Armed    uint64 `json:"armed_steps"`
+		Queued   uint64 `json:"queued"`
+		Starved  uint64 `json:"starved"`
+		Untimed  uint64 `json:"untimed_steps"` // lanes left out for their budget
+		// What timing launches and lanes is reckoned to have taken of step time.
+		KernelShare float64           `json:"kernel_share"`
+		LaneShare   float64           `json:"lane_share"`
+		StepTimeNS  uint64            `json:"step_time_ns"`
+		Reasons     map[string]uint64 `json:"failed_by_reason,omitempty"`
 	} `json:"telemetry"`
 }
 
@@ -100,6 +105,9 @@ func (r *summary) close(hub *lanetrace.Hub) {
 	t.Begun, t.Landed, t.Failed, t.Dropped = c[spanring.CtrBegun], c[spanring.CtrLanded], c.Failed(), c[spanring.CtrDropped]
 	t.InFlight = c.InFlight()
 	t.Armed, t.Queued, t.Starved = c[spanring.CtrStepsArmed], c[spanring.CtrQueued], c[spanring.CtrStarved]
+	t.Untimed, t.StepTimeNS = c[spanring.CtrStepsUntimed], c[spanring.CtrStepTimeNS]
+	o := hub.Overhead()
+	t.KernelShare, t.LaneShare = o.KernelShare, o.LaneShare
 	for reason := spanring.FailNone + 1; int(reason) < spanring.NumReasons; reason++ {
 		if n := c[reason.Counter()]; n > 0 {
 			if t.Reasons == nil {
@@ -126,13 +134,15 @@ tokens     %d generated (%.0f a second) from %d of prompts; %d rows stale
 steps      %d of %.1f launches; host time p50 %v, p99 %v, max %v
 memory     %d allocations hold %.2f MiB, the driver keeps %.2f MiB more; %d guard bands written to
 telemetry  level %s: %d begun, %d landed, %d failed, %d dropped, %d in flight; %d steps armed, %d launches queued, %d starved
+overhead   timing lanes took %.3f %% of step time, launches %.3f %%, as reckoned; lanes of %d steps left out
 `,
 		r.GPU, r.Backend, r.Model, mode, ended,
 		r.Requests.Served, r.Requests.Came, r.Seconds,
 		r.Tokens.Generated, r.Tokens.PerSecond, r.Tokens.Prompt, r.Tokens.Stale,
 		r.Steps.Count, r.Steps.Launches, short(r.Steps.P50NS), short(r.Steps.P99NS), short(r.Steps.MaxNS),
 		r.Memory.LiveCount, float64(r.Memory.LiveBytes)/(1<<20), float64(r.Memory.ChunkSlack+r.Memory.RoundingSlack)/(1<<20), r.Memory.Violations,
-		t.Level, t.Begun, t.Landed, t.Failed, t.Dropped, t.InFlight, t.Armed, t.Queued, t.Starved)
+		t.Level, t.Begun, t.Landed, t.Failed, t.Dropped, t.InFlight, t.Armed, t.Queued, t.Starved,
+		100*t.LaneShare, 100*t.KernelShare, t.Untimed)
 	if err != nil {
 		return err
 	}

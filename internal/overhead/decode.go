@@ -44,6 +44,7 @@ type mode struct {
 	Kernels  float64 `json:"profiler_kernels_per_step"`
 	Steps    int     `json:"steps_per_round_and_level"`
 	Stride   uint32  `json:"stride"`
+	Lanes    uint32  `json:"lane_stride"`
 	Levels   []struct {
 		Level    string  `json:"level"`
 		MedianNS float64 `json:"median_ns"`

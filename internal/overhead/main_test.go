@@ -87,7 +87,7 @@ func TestMeasure(t *testing.T) {
 		}
 		levels, arming, profiler := got[0], got[1], got[2]
 		launches := map[bool]string{true: "40", false: "1"}[strings.HasPrefix(how, "eager")]
-		if levels[0] != launches || !difference.MatchString(levels[2]) || !difference.MatchString(levels[3]) || !strings.HasPrefix(levels[5], "25 × ") {
+		if levels[0] != launches || !difference.MatchString(levels[2]) || !difference.MatchString(levels[3]) || levels[5] != "all" || !strings.HasPrefix(levels[6], "25 × ") {
 			t.Errorf("%s: levels %v", row, levels)
 		}
 		if !difference.MatchString(arming[0]) || arming[2] < "64" || !difference.MatchString(arming[5]) {
@@ -118,7 +118,7 @@ func TestMeasure(t *testing.T) {
 
 // TestFigures puts known figures into the tables.
 func TestFigures(t *testing.T) {
-	m := mode{Steps: 30, Stride: 70, Differences: []difference{
+	m := mode{Steps: 30, Stride: 70, Lanes: 4, Differences: []difference{
 		{Of: "basic", Over: "off", MedianNS: 120, LowNS: -30, HighNS: 250},
 		{Of: "lane", Over: "basic", MedianNS: 3140, LowNS: 2900, HighNS: 3400, Share: 0.00242},
 		{Of: "armed", Over: "lane", MedianNS: 266_000, LowNS: 260_000, HighNS: 270_000},
@@ -139,7 +139,7 @@ func TestFigures(t *testing.T) {
 	levelTables(&b, rows)
 	profilerTable(&b, rows)
 	for _, want := range []string{
-		"| middling, eager, the host waits | 76 | 1300 | +0.1 [-0.0 to +0.2] | +3.1 [+2.9 to +3.4] | 0.24 % | 31 × 30 |\n",
+		"| middling, eager, the host waits | 76 | 1300 | +0.1 [-0.0 to +0.2] | +3.1 [+2.9 to +3.4] | 0.24 % | 1 in 4 | 31 × 30 |\n",
 		// 266 µs by 76 launches, and by 70 steps.
 		"| middling, eager, the host waits | +266.0 [+260.0 to +270.0] | 3.50 | 70 | +3.80 | 0.292 % | +3.9 [+3.3 to +4.1] |\n",
 		"| middling, eager, the host waits | 1300 | 1300 | +5.9 [+5.0 to +7.0] | 0.50 % | 76.0 |\n",
