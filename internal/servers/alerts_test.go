@@ -15,7 +15,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lanetrace/lanetrace/collector"
 	"github.com/lanetrace/lanetrace/internal/servers"
 	"github.com/lanetrace/lanetrace/spanring"
 )
@@ -53,6 +52,14 @@ func written(g spanring.Geometry, write func(t *testing.T, w *spanring.Writer)) 
 		// What has happened when the sidecar begins has no sample at 0 before it.
 		write(t, w)
 		return sidecar(t, dir, nil).URL
+	}
+}
+
+// reading is a fault of a GPU that a sidecar reads.
+func reading(ails string) func(t *testing.T) string {
+	return func(t *testing.T) string {
+		t.Helper()
+		return sidecar(t, servers.RingDir(t), servers.StandInNVML(t, ails)).URL
 	}
 }
 
@@ -196,23 +203,8 @@ func faults() []fault {
 			}
 			return sidecar(t, dir, nil).URL
 		}},
-		{"hot", []string{"LanetraceClocksHeldDown"}, nil, func(t *testing.T) string {
-			const powerCap, hwThermal = 2, 6
-			begun := time.Now()
-			return servers.ServeDevices(t, func() []collector.DeviceStats {
-				hot := uint64(time.Since(begun)) / 2
-				d := collector.DeviceStats{ID: "GPU-1", HeldDownNS: collector.Some([collector.NumHeldDownReasons]uint64{hwThermal: hot})}
-				busy := collector.DeviceStats{ID: "GPU-2", HeldDownNS: collector.Some([collector.NumHeldDownReasons]uint64{powerCap: 2 * hot})}
-				return []collector.DeviceStats{d, busy}
-			})
-		}},
-		{"mute", []string{"LanetraceDeviceReadingsFailing"}, nil, func(t *testing.T) string {
-			failed := uint64(0)
-			return servers.ServeDevices(t, func() []collector.DeviceStats {
-				failed++
-				return []collector.DeviceStats{{ID: "GPU-1", Failed: [collector.NumDeviceQueries]uint64{collector.QueryPower: failed}}}
-			})
-		}},
+		{"hot", []string{"LanetraceClocksHeldDown"}, nil, reading("hot")},
+		{"mute", []string{"LanetraceDeviceReadingsFailing"}, nil, reading("mute")},
 		{"refused", []string{"LanetraceExportRefused", "LanetraceSidecarSpansDropped"}, nil, func(t *testing.T) string {
 			dir := servers.RingDir(t)
 			s := sidecar(t, dir, traces(receiver(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusBadRequest) })), "--every", "1")
