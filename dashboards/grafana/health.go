@@ -73,7 +73,7 @@ func health() *board {
 					{expr: "max by (engine) (" + sel("lanetrace_engine_level") + ")", legend: "{{engine}}"}}},
 				{title: "Problems in engines", desc: "What the library noted and carried on after.", unit: "ops", targets: []target{
 					{expr: sumRate("engine, reason", sel("lanetrace_producer_problems_total")), legend: "{{engine}} {{reason}}"}}},
-				{title: "Steps and requests as engines count them", desc: "Unlike the sidecar's figures these lack none whose entries were lost.", unit: "ops", targets: []target{
+				{title: "Steps and requests as engines count them", desc: "Unlike the sidecar's figures these lack none whose entries were lost. Untimed steps are those whose lanes were left out, to stay within the budget for lanes.", unit: "ops", targets: []target{
 					{expr: sumRate("engine, state", sel("lanetrace_producer_steps_total")), legend: "{{engine}} steps {{state}}"},
 					{expr: sumRate("engine", sel("lanetrace_producer_requests_total")), legend: "{{engine}} requests"},
 					{expr: sumRate("engine", sel("lanetrace_producer_control_applied_total")), legend: "{{engine}} control requests"}}},
@@ -83,6 +83,12 @@ func health() *board {
 					{expr: sumRate("engine", sel("lanetrace_producer_harvests_total")), legend: "{{engine}} harvests"}}},
 				{title: "What telemetry costs engines: time", desc: "Time spent reading completed event pairs, a second, on a thread of its own unless the engine does it.", unit: "percentunit", targets: []target{
 					{expr: sumRate("engine", sel("lanetrace_producer_harvest_time_seconds_total")), legend: "{{engine}}"}}},
+				{title: "What telemetry costs engines: share of step time", desc: "What timing kernels and lanes is reckoned to take of the time of steps: over the range shown, and by the sidecar over half a minute to a minute. Budgets hold it down.", unit: "percentunit", targets: []target{
+					{expr: sumRate("engine, kind", sel("lanetrace_producer_overhead_time_seconds_total")) + " / on (engine) group_left () (" + sumRate("engine", sel("lanetrace_producer_step_time_seconds_total")) + " > 0)", legend: "{{engine}} {{kind}}"},
+					{expr: "max by (engine, kind) (" + sel("lanetrace_producer_overhead_share_ratio") + ")", legend: "{{engine}} {{kind}}, lately"}}},
+				{title: "Steps for each timed one", desc: "The strides that budgets allow now: the kernels of one step in so many are timed, and the lanes of one in so many (1 is all). 0 is none.", unit: "short", targets: []target{
+					{expr: "max by (engine) (" + sel("lanetrace_engine_arming_stride") + ")", legend: "{{engine}} kernels"},
+					{expr: "max by (engine) (" + sel("lanetrace_engine_lanes_stride") + ")", legend: "{{engine}} lanes"}}},
 			}},
 			{"Export", []panel{
 				{title: "Export queue", desc: "Encoded spans that wait to be sent, and where the oldest begin to be dropped.", unit: "bytes", targets: []target{

@@ -155,6 +155,14 @@ func healthily(runs map[string]*surveyed, at time.Time, own ownFigures) map[stri
 	for _, s := range runs {
 		entries += float64(s.entries)
 	}
+	share := by(func(s *surveyed) map[string]float64 {
+		c := &s.counters
+		if c[spanring.CtrStepTimeNS] == 0 {
+			return nil
+		}
+		of := float64(c[spanring.CtrStepTimeNS])
+		return map[string]float64{"kernels": float64(c[spanring.CtrArmedCostNS]) / of, "lanes": float64(c[spanring.CtrLaneCostNS]) / of}
+	})
 	return map[string][]of{
 		"health: Begun, less what became of it":     {{0, "engine", each(zero), exactly}},
 		"health: Published, less what became of it": {{0, "engine", each(zero), exactly}},
@@ -219,7 +227,7 @@ func healthily(runs map[string]*surveyed, at time.Time, own ownFigures) map[stri
 		"health: Steps and requests as engines count them": {
 			{0, "engine,state", reasons(func(s *surveyed) map[string]float64 {
 				c := &s.counters
-				return map[string]float64{"begun": float64(c[spanring.CtrStepsBegun]), "ended": float64(c[spanring.CtrStepsEnded]), "armed": float64(c[spanring.CtrStepsArmed])}
+				return map[string]float64{"begun": float64(c[spanring.CtrStepsBegun]), "ended": float64(c[spanring.CtrStepsEnded]), "armed": float64(c[spanring.CtrStepsArmed]), "untimed": float64(c[spanring.CtrStepsUntimed])}
 			}), exactly},
 			{1, "engine", rate(func(s *surveyed) float64 { return s.ended }), exactly},
 			{2, "engine", counted(spanring.CtrControlApplied, 1), exactly},
@@ -227,7 +235,12 @@ func healthily(runs map[string]*surveyed, at time.Time, own ownFigures) map[stri
 		"health: What telemetry costs engines: calls": {
 			{0, "engine", counted(spanring.CtrDriverCalls, 1), exactly}, {1, "engine", counted(spanring.CtrHarvestCalls, 1), exactly}, {2, "engine", counted(spanring.CtrHarvests, 1), exactly},
 		},
-		"health: What telemetry costs engines: time":     {{0, "engine", counted(spanring.CtrHarvestNS, 1e-9), exactly}},
+		"health: What telemetry costs engines: time":               {{0, "engine", counted(spanring.CtrHarvestNS, 1e-9), exactly}},
+		"health: What telemetry costs engines: share of step time": {{0, "engine,kind", share, exactly}, {1, "engine,kind", share, exactly}},
+		"health: Steps for each timed one": {
+			{0, "engine", each(func(s *surveyed) float64 { return float64(s.info.KernelEvery) }), exactly},
+			{1, "engine", each(func(s *surveyed) float64 { return float64(s.info.LaneEvery) }), exactly},
+		},
 		"health: Export queue":                           {{0, "instance", here(0), exactly}, {1, "instance", here(16 << 20), exactly}},
 		"health: Export requests":                        {{0, "instance,reason", map[string]float64{own.instance + " ok": float64(own.requests) / rateWindow}, exactly}, {1, "instance", here(0), exactly}},
 		"health: Sent":                                   {{0, "instance", here(float64(own.sent) / rateWindow), nearly}},

@@ -92,7 +92,7 @@ func TestBoardsShowWhatIsRare(t *testing.T) {
 	rank := func(tensor int32, o spanring.ContextState, admitNS, ownNS, collectiveNS uint64) *scripted {
 		r := spanring.NoRank
 		r.Tensor = tensor
-		return newScripted(t, dir, spanring.Info{Rank: r, Model: "small", KernelEvery: 4}, o, admitNS, ownNS, collectiveNS)
+		return newScripted(t, dir, spanring.Info{Rank: r, Model: "small", KernelEvery: 4, LaneEvery: uint32(tensor) + 1}, o, admitNS, ownNS, collectiveNS)
 	}
 	waits := rank(0, spanring.ContextState{
 		UUID: [16]byte{0xa0, 0x11}, Calibration: spanring.CalibrationMeasured, ConstantNS: 3040, RatePPB: 11_800, UncertaintyNS: 1500, UpdatedMonoNS: began - 40e9,
@@ -162,6 +162,7 @@ func TestBoardsShowWhatIsRare(t *testing.T) {
 		for c, n := range map[spanring.Counter]uint64{
 			spanring.CtrCapturing: 2, spanring.CtrMisuse: 3, spanring.CtrNamesFull: 4, spanring.CtrOverlapping: 5, spanring.CtrControlApplied: 6,
 			spanring.CtrHarvests: 700, spanring.CtrHarvestCalls: 8000, spanring.CtrHarvestNS: 9e7, spanring.CtrDriverCalls: 10_000,
+			spanring.CtrStepsUntimed: 11, spanring.CtrStepTimeNS: 20e9, spanring.CtrArmedCostNS: 3e7 + 1e7*uint64(i), spanring.CtrLaneCostNS: 9e6,
 		} {
 			s.w.Add(c, n*uint64(i+1))
 		}
