@@ -84,7 +84,7 @@ func levelTables(w io.Writer, rows []row) {
 // off while CUPTI had not been asked for anything yet.
 func profilerTable(w io.Writer, rows []row) {
 	before := make(map[string]float64)
-	head := "\n| step | before CUPTI, µs | records off, µs | on - off, µs | of the step | kernels recorded a step |\n| --- | --- | --- | --- | --- | --- |\n"
+	head := "\n| step | before CUPTI, µs | records off, µs | on, µs | on - off, µs | of the step | kernels recorded a step |\n| --- | --- | --- | --- | --- | --- | --- |\n"
 	for i := range rows {
 		r := &rows[i]
 		if !r.m.Profiled {
@@ -92,8 +92,8 @@ func profilerTable(w io.Writer, rows []row) {
 			continue
 		}
 		d := r.m.difference("profiler", "off")
-		fmt.Fprintf(w, "%s| %s | %s | %s | %s | %s | %.1f |\n", head, r.step(), micros(before[r.step()]), micros(r.m.level("off")),
-			d.interval(), d.percent(), r.m.Kernels)
+		fmt.Fprintf(w, "%s| %s | %s | %s | %s | %s | %s | %.1f |\n", head, r.step(), micros(before[r.step()]), micros(r.m.level("off")),
+			micros(r.m.level("profiler")), d.interval(), d.percent(), r.m.Kernels)
 		head = ""
 	}
 }
