@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -94,7 +95,7 @@ func TestMeasure(t *testing.T) {
 		if levels[0] != launches || !difference.MatchString(levels[2]) || !difference.MatchString(levels[3]) || levels[5] != "all" || !strings.HasPrefix(levels[6], "25 × ") {
 			t.Errorf("%s: levels %v", row, levels)
 		}
-		if !difference.MatchString(arming[0]) || arming[2] < "64" || !difference.MatchString(arming[5]) {
+		if stride, err := strconv.Atoi(arming[2]); !difference.MatchString(arming[0]) || err != nil || stride < 64 || !difference.MatchString(arming[5]) {
 			t.Errorf("%s: arming %v", row, arming)
 		}
 		if !difference.MatchString(profiler[3]) || profiler[5] == "0.0" {
