@@ -110,7 +110,7 @@ type wireSteps struct {
 	Names   [][]string
 	Steps   []struct {
 		N, A, Z, Begin, Host int64
-		Armed, Slow          int
+		Armed, Slow, Untimed int
 		Bound                string
 		Extent, Lanes        int64
 		S                    [][]int64
@@ -120,7 +120,7 @@ type wireSteps struct {
 // What a viewer is sent of steps is what the collector handed over: every span
 // with its times and name.
 func TestStreamHasTheSteps(t *testing.T) {
-	p, e, steps := played(t, synth.Options{Duration: 300 * time.Millisecond, Service: "<script>alert(1)</script>"}, Options{Refresh: 5 * time.Millisecond})
+	p, e, steps := played(t, synth.Options{Duration: 300 * time.Millisecond, LaneEvery: 4, Service: "<script>alert(1)</script>"}, Options{Refresh: 5 * time.Millisecond})
 	srv := serve(t, p)
 	r := open(t, srv.URL+"/live/events")
 	if r.Header.Get("Content-Type") != "text/event-stream; charset=utf-8" {
@@ -151,15 +151,16 @@ func TestStreamHasTheSteps(t *testing.T) {
 	if len(got.Steps) != len(steps) || len(steps) == 0 || got.Skipped != 0 {
 		t.Fatalf("%d steps, want %d; %d skipped", len(got.Steps), len(steps), got.Skipped)
 	}
-	armed := 0
+	armed, untimed := 0, 0
 	for i, want := range steps {
 		g := got.Steps[i]
 		a, z := want.Bounds()
 		if g.N != int64(want.Number) || g.A+base != a || g.Z+base != z || g.Begin+base != want.BeginMonoNS || g.Host != want.HostNS() ||
-			(g.Armed == 1) != want.Armed || g.Extent != want.Derived.ExtentNS || g.Lanes != want.Derived.LaneNS || g.Bound != want.Derived.Bound.String() {
+			(g.Armed == 1) != want.Armed || (g.Untimed == 1) != want.Untimed || g.Extent != want.Derived.ExtentNS || g.Lanes != want.Derived.LaneNS || g.Bound != want.Derived.Bound.String() {
 			t.Fatalf("step %d: %+v, want %+v", want.Number, g, want)
 		}
 		armed += g.Armed
+		untimed += g.Untimed
 		if len(g.S) != len(want.Spans) {
 			t.Fatalf("step %d: %d spans, want %d", g.N, len(g.S), len(want.Spans))
 		}
@@ -185,8 +186,8 @@ func TestStreamHasTheSteps(t *testing.T) {
 			}
 		}
 	}
-	if armed == 0 {
-		t.Error("no step was armed")
+	if armed == 0 || untimed == 0 {
+		t.Errorf("%d steps were armed, of %d lanes were left out", armed, untimed)
 	}
 	if d := cmp.Diff(e.Account(), st.Engine.Account); d != "" {
 		t.Errorf("account (-want +got):\n%s", d)

@@ -124,6 +124,7 @@ func (e *stepsEncoder) step(b []byte, s *step, spans []span, baseNS int64) []byt
 	}
 	flag("armed", s.armed)
 	flag("asked", s.asked)
+	flag("untimed", s.untimed)
 	flag("slow", s.slow)
 	flag("faulty", s.faulty)
 	if s.incomplete != collector.Complete {

@@ -55,6 +55,7 @@ type step struct {
 	beginNS, hostNS  int64 // the host's part; hostNS is -1 when its end is not known
 	hasBegin         bool
 	armed, asked     bool
+	untimed          bool // its lanes, to stay within their budget
 	slow             bool
 	faulty           bool
 	incomplete       collector.IncompleteReason
@@ -164,7 +165,7 @@ func (t *track) add(s *collector.Step) {
 	if s.HasEnd {
 		k.hostNS = s.HostNS()
 	}
-	k.armed, k.asked, k.faulty = s.Armed, s.Asked, s.Faulty()
+	k.armed, k.asked, k.untimed, k.faulty = s.Armed, s.Asked, s.Untimed, s.Faulty()
 	k.incomplete, k.numFailed = s.Incomplete, s.FailedCount
 	k.dropped, k.missing = int(s.Dropped)+s.LeftOut, s.Missing()
 	for i := range s.Failed[:min(len(s.Failed), maxFailed)] {

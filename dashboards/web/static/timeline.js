@@ -356,7 +356,7 @@ function stepLines(s) {
   lines.push(`${duration(s.lanes)} in lanes, ${duration(s.outside)} outside them, limited by ${s.bound}`);
   if (s.busy !== undefined) lines.push(`${duration(s.busy)} in kernels, ${duration(s.idle)} of lanes idle, ${s.starved} of ${s.kernels} launches starved`);
   if (s.queue !== undefined) lines.push(`queue delay ${duration(s.queue)}`);
-  const flags = [s.slow && "slow", s.armed && (s.asked ? "armed on request" : "armed"), s.incomplete && "incomplete: " + s.incomplete, s.dropped && s.dropped + " spans dropped", s.missing && s.missing + " spans missing", s.failed && s.failed + " spans failed", s.cut && s.cut + " spans not shown"].filter(Boolean);
+  const flags = [s.slow && "slow", s.armed && (s.asked ? "armed on request" : "armed"), s.untimed && "lanes not timed, to stay within their budget", s.incomplete && "incomplete: " + s.incomplete, s.dropped && s.dropped + " spans dropped", s.missing && s.missing + " spans missing", s.failed && s.failed + " spans failed", s.cut && s.cut + " spans not shown"].filter(Boolean);
   if (flags.length) lines.push(flags.join(", "));
   for (const f of s.failures) lines.push(`failed (${f.reason}): ${f.name.title}`);
   return lines;
