@@ -62,13 +62,41 @@ func flagNames(n *kong.Node) map[string]bool {
 	return out
 }
 
+// decodeFlags are the flags of examples/decode, from its source: it is a program of its
+// own.
+func decodeFlags(t *testing.T) map[string]bool {
+	t.Helper()
+	b, err := os.ReadFile("../../examples/decode/main.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := map[string]bool{"--help": true}
+	upper := regexp.MustCompile("([a-z])([A-Z])")
+	for _, m := range regexp.MustCompile("(?m)^\\t([A-Z]\\w*) +\\S+ +`(.*help:.*)`$").FindAllStringSubmatch(string(b), -1) {
+		name := strings.ToLower(upper.ReplaceAllString(m[1], "$1-$2"))
+		if given, _, ok := strings.Cut(m[2], `name:"`); ok {
+			name, _, _ = strings.Cut(m[2][len(given)+len(`name:"`):], `"`)
+		}
+		out["--"+name] = true
+		if strings.Contains(m[2], "negatable:") {
+			out["--no-"+name] = true
+		}
+	}
+	if len(out) < 15 {
+		t.Fatalf("flags of examples/decode: %v", out)
+	}
+	return out
+}
+
 var (
 	codeBlock = regexp.MustCompile("(?ms)^```.*?^```$")
 	inlined   = regexp.MustCompile("`[^`\n]+`")
 	// written is a command line as pages write it, to where a shell or a table ends it.
-	written  = regexp.MustCompile("(?m)(?:^|[\\s`/(])lanetrace ([a-z][^\n`|;&#]*)")
-	oneFlag  = regexp.MustCompile("^`(--[a-z][a-z-]*)")
-	variable = regexp.MustCompile(`\bLANETRACE_[A-Z][A-Z0-9_]*\b`)
+	written = regexp.MustCompile("(?m)(?:^|[\\s`/(])lanetrace ([a-z][^\n`|;&#]*)")
+	// writtenDecode is the same of the example engine.
+	writtenDecode = regexp.MustCompile("(?m)(?:^|[\\s`/])decode (--[^\n`|;&#]*)")
+	oneFlag       = regexp.MustCompile("^`(--[a-z][a-z-]*)")
+	variable      = regexp.MustCompile(`\bLANETRACE_[A-Z][A-Z0-9_]*\b`)
 )
 
 // TestDocumentedCommands: every command line in the documentation is one, as far as
@@ -81,12 +109,22 @@ func TestDocumentedCommands(t *testing.T) {
 			any[f] = true
 		}
 	}
-	// Flags of other programs: examples/decode's, Prometheus', those of a container's.
-	for _, f := range []string{
-		"--ab", "--ab-steps", "--async", "--backend", "--graph", "--leak", "--no-verify", "--overrun", "--perturb", "--seed", "--trace",
-		"--enable-feature", "--cap-drop", "--read-only",
-	} {
+	decode := decodeFlags(t)
+	for f := range decode {
 		any[f] = true
+	}
+	for _, f := range []string{"--enable-feature", "--cap-drop", "--read-only"} { // Prometheus' and containers'
+		any[f] = true
+	}
+	check := func(path, line string, known map[string]bool, words []string) {
+		for _, w := range words {
+			if w == "--" {
+				break
+			}
+			if name, _, _ := strings.Cut(w, "="); len(name) > 1 && name[0] == '-' && !known[name] {
+				t.Errorf("%s: %s: no flag %s", path, line, name)
+			}
+		}
 	}
 	lines, flags := 0, 0
 	treeFiles(t, func(path, text string) {
@@ -109,15 +147,11 @@ func TestDocumentedCommands(t *testing.T) {
 					continue
 				}
 				lines++
-				known := flagNames(n)
-				for _, w := range words {
-					if w == "--" {
-						break
-					}
-					if name, _, _ := strings.Cut(w, "="); len(name) > 1 && name[0] == '-' && !known[name] {
-						t.Errorf("%s: lanetrace %s: no flag %s", path, m[1], name)
-					}
-				}
+				check(path, "lanetrace "+m[1], flagNames(n), words)
+			}
+			for _, m := range writtenDecode.FindAllStringSubmatch(c, -1) {
+				lines++
+				check(path, "decode "+m[1], decode, strings.Fields(m[1]))
 			}
 			if m := oneFlag.FindStringSubmatch(c); m != nil {
 				if flags++; !any[m[1]] {
