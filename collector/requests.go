@@ -27,6 +27,9 @@ type Request struct {
 	// Steps is how many steps were linked to it that closed. StepsOpen is how many
 	// had not when they were no longer waited for; nothing of theirs is known.
 	Steps, StepsOpen int
+	// StepsUntimed is of how many of Steps the engine left the lanes out, to stay
+	// within its budget for them: GPULaneNS lacks their time.
+	StepsUntimed int
 	// Gapped: entries of the engine were lost while the request ran, or missed before
 	// reading began; it may have had more steps.
 	Gapped bool
@@ -132,6 +135,7 @@ type openRequest struct {
 	lastStep uint64
 	// waiting is how many linked steps have not closed.
 	waiting, steps int
+	untimed        int        // of steps, those whose lanes were left out
 	lanes          []laneTime // of each device
 	exported       []uint64
 	exportedCount  int
@@ -271,6 +275,9 @@ func (q *requests) closed(s *Step, exported bool) {
 			r.lane(lane)
 		}
 		r.steps++
+		if s.Untimed {
+			r.untimed++
+		}
 		if exported {
 			r.exportedCount++
 			if len(r.exported) < MaxLinks {
@@ -413,7 +420,7 @@ func (p *Processor) handOverRequests() {
 func (p *Processor) handOverRequest(r *openRequest) {
 	out := &p.asm.requests.out
 	*out = Request{
-		Engine: p.engine, RequestEnd: r.end, Steps: r.steps, StepsOpen: r.waiting, GPULaneNS: r.laneNS(),
+		Engine: p.engine, RequestEnd: r.end, Steps: r.steps, StepsOpen: r.waiting, StepsUntimed: r.untimed, GPULaneNS: r.laneNS(),
 		Gapped: p.asm.gaps.during(r.end.BeginNS), Exported: r.exported, ExportedCount: r.exportedCount, WallOffsetNS: p.asm.wallOffsetNS,
 	}
 	for _, ob := range p.o.Observers {

@@ -98,8 +98,8 @@ const DefaultOneInN = 1000
 
 // LiveOptions say which steps of a live engine are exported.
 type LiveOptions struct {
-	// OneInN exports each step whose number is a multiple of it. 0 is
-	// DefaultOneInN, negative is none.
+	// OneInN exports each step whose number is a multiple of it, or the next one whose
+	// lanes were timed. 0 is DefaultOneInN, negative is none.
 	OneInN int
 	// Slow says which steps are slow within their class.
 	Slow SlowOptions
@@ -123,6 +123,7 @@ type LiveSelector struct {
 	o      LiveOptions
 	slow   slowDetector
 	budget budget
+	due    bool // one in N was, and its lanes had not been timed
 }
 
 // NewLiveSelector makes the selector of one engine.
@@ -205,7 +206,16 @@ func (l *LiveSelector) speaksFor(r ExportReason, s *Step, slow bool) bool {
 	case ExportArmed:
 		return s.Armed
 	case ExportOneInN:
-		return l.o.OneInN > 0 && s.Number%uint64(l.o.OneInN) == 0
+		if l.o.OneInN <= 0 {
+			return false
+		}
+		// Two strides may go together so that none of these would ever have lanes.
+		l.due = l.due || s.Number%uint64(l.o.OneInN) == 0
+		if s.Untimed || !l.due {
+			return false
+		}
+		l.due = false
+		return true
 	}
 	return false
 }

@@ -103,6 +103,53 @@ func TestUntimedStepsAreAClass(t *testing.T) {
 	}
 }
 
+// TestOneInNHasLanes: where a step in so many is exported and the lanes of a step in so
+// many are timed, the two strides do not go together so that no trace has lanes.
+func TestOneInNHasLanes(t *testing.T) {
+	l := NewLiveSelector(LiveOptions{OneInN: 100, BudgetBytes: -1, Slow: SlowOptions{Factor: -1}})
+	var got []uint64
+	for n := uint64(1); n <= 500; n++ {
+		s := &Step{Number: n, HasBegin: true, HasEnd: true, EndMonoNS: 1000, Untimed: n%4 != 1 && n > 250}
+		if r, _ := l.Select(s); r == ExportOneInN {
+			got = append(got, n)
+		} else if r != ExportNone {
+			t.Errorf("step %d: %v", n, r)
+		}
+	}
+	if d := cmp.Diff([]uint64{100, 200, 301, 401}, got); d != "" {
+		t.Errorf("(-want +got):\n%s", d)
+	}
+}
+
+// TestRequestsSayWhatWasLeftOut: a request's GPU time lacks the steps whose lanes were
+// left out, and its summary says of how many.
+func TestRequestsSayWhatWasLeftOut(t *testing.T) {
+	src := newMemSource("a")
+	k := &keepRequests{}
+	p, _ := run(t, src, ProcessorOptions{Observers: []Observer{k}})
+	c := spanring.TraceContext{TraceID: [16]byte{1}, SpanID: [8]byte{2}, Flags: 1}
+	at := src.nowNS
+	for n := uint64(1); n <= 4; n++ {
+		src.push(&spanring.StepBegin{Step: n, MonoNS: at, Level: 2, Untimed: n > 1}, &spanring.StepLink{Step: n, TraceContext: c})
+		opened := uint32(0)
+		if n == 1 {
+			src.push(lane(n, 1, 1, at, 500))
+			opened = 1
+		}
+		src.push(&spanring.StepEnd{Step: n, BeginNS: at, MonoNS: at + 1000, Untimed: n > 1, Opened: opened, Linked: 1})
+		at += 2000
+	}
+	src.push(&spanring.RequestEnd{TraceContext: c, BeginNS: src.nowNS, EndNS: at})
+	pollAll(t, p)
+	p.Finish()
+	if len(k.requests) != 1 {
+		t.Fatalf("%d requests", len(k.requests))
+	}
+	if r := k.requests[0]; r.Steps != 4 || r.StepsUntimed != 3 || r.GPULaneNS != 500 {
+		t.Errorf("%d steps, %d of them untimed, %d ns of lanes", r.Steps, r.StepsUntimed, r.GPULaneNS)
+	}
+}
+
 // TestOverhead: totals since the run began, and shares of the last half minute to
 // minute.
 func TestOverhead(t *testing.T) {

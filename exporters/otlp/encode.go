@@ -75,6 +75,7 @@ var (
 	keyStepsExported = newKey("lanetrace.request.steps.exported")
 	keyStepsOpen     = newKey("lanetrace.request.steps.open")
 	keyGapped        = newKey("lanetrace.request.gapped")
+	keyStepsUntimed  = newKey("lanetrace.request.steps.lanes_untimed")
 	keyRequestLane   = newKey("lanetrace.request.gpu.lane_ns")
 
 	// Of OpenTelemetry's conventions for generative AI.

@@ -51,6 +51,9 @@ func appendRequest(b []byte, r *collector.Request, model string) []byte {
 	if r.StepsOpen > 0 {
 		b = keyStepsOpen.appendInt(b, tagSpanAttribute, int64(r.StepsOpen))
 	}
+	if r.StepsUntimed > 0 {
+		b = keyStepsUntimed.appendInt(b, tagSpanAttribute, int64(r.StepsUntimed))
+	}
 	if r.Gapped {
 		b = keyGapped.appendBool(b, tagSpanAttribute, true)
 	}
