@@ -32,8 +32,7 @@ func segmentName(began time.Time, run spanring.RunID) string {
 // oldest first. Files that are none of a store's are left alone.
 type segmentDir struct {
 	path   string
-	opened func(dir string) error // see StoreOptions.Opened; nil for none
-	lock   *os.File               // nil: not open
+	lock   *os.File // nil: not open
 	closed []segmentInfo
 	bytes  int64 // of closed
 }
@@ -66,11 +65,6 @@ func (d *segmentDir) open() error {
 	es, err := os.ReadDir(d.path)
 	if err != nil {
 		return errors.Join(fmt.Errorf("list directory: %w", err), f.Close())
-	}
-	if d.opened != nil {
-		if err := d.opened(d.path); err != nil {
-			return errors.Join(err, f.Close())
-		}
 	}
 	d.lock, d.closed, d.bytes = f, nil, 0
 	for _, e := range es {

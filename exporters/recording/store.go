@@ -40,9 +40,9 @@ type StoreOptions struct {
 	QueueBytes int
 	// Writer names the program and its version: see Options.
 	Writer string
-	// Opened is called once the directory is there and this store's alone, before
-	// anything is written, for what goes beside the segments. It may block; its error is
-	// one of the disk's: it is called again when writing is tried again. Default none.
+	// Opened is called once the directory is there and this store's alone, for what goes
+	// beside the segments. It may block. After an error, which is a warning and keeps
+	// nothing from being written, it is called again each RetryEvery. Default none.
 	Opened func(dir string) error
 	// Logger takes one warning when writing begins to fail and one message when it
 	// works again. Default discards.
@@ -115,6 +115,11 @@ type Store struct {
 	enc *zstd.Encoder
 	dir segmentDir // of the writing goroutine
 
+	// Of the writing goroutine: whether Opened was called and succeeded, and when it is
+	// called again if not.
+	told   bool
+	tellAt time.Time
+
 	wall wallClock // of the devices' readings
 
 	mu       sync.Mutex // taken last
@@ -181,7 +186,7 @@ func NewStore(o StoreOptions) (*Store, error) {
 		return nil, err
 	}
 	s := &Store{
-		o: o, enc: enc, dir: segmentDir{path: o.Dir, opened: o.Opened}, engines: make(map[*collector.Engine]*keeping),
+		o: o, enc: enc, dir: segmentDir{path: o.Dir}, engines: make(map[*collector.Engine]*keeping),
 		wake: make(chan struct{}, 1), stop: make(chan struct{}), done: make(chan struct{}),
 	}
 	if s.o.create == nil {
@@ -539,6 +544,9 @@ func (s *Store) tidy() {
 	if err == nil {
 		err = s.dir.removeOlder(now.Add(-s.o.MaxAge))
 	}
+	if err == nil {
+		s.tell(now)
+	}
 	active, segments, largest := s.active()
 	if over := active + s.dir.bytes - s.o.MaxBytes; err == nil && over > 0 {
 		err = s.dir.remove(over)
@@ -556,6 +564,18 @@ func (s *Store) tidy() {
 		s.fail(err)
 	}
 	s.stats.Bytes, s.stats.Segments = active+s.dir.bytes, len(s.dir.closed)+segments
+}
+
+// tell says that the directory is this store's, until that has been taken.
+func (s *Store) tell(now time.Time) {
+	if s.told || s.o.Opened == nil || now.Before(s.tellAt) {
+		return
+	}
+	err := s.o.Opened(s.o.Dir)
+	if err != nil && s.tellAt.IsZero() {
+		s.o.Logger.Warn("beside the recordings something is missing", "dir", s.o.Dir, "reason", err.Error())
+	}
+	s.told, s.tellAt = err == nil, now.Add(s.o.RetryEvery)
 }
 
 // active is how many bytes the segments that are being written have on disk, how
