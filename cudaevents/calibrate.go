@@ -11,30 +11,32 @@ import (
 )
 
 // What is known of pairs around kernels. Measured on an H200 (driver 580.159,
-// CUDA 13.0) against CUPTI's times of the same launches.
+// CUDA 13.0) against CUPTI's times of the same launches: docs/accuracy.md.
 const (
-	// starvedExtraNS is how much more than the constant a pair can hold when the
-	// stream had run dry: 5.2 to 7.0 µs in all where a queued one holds 3.04.
-	starvedExtraNS = 4000
 	// unknownExcessNS stands for the constant's own size where none is known.
 	unknownExcessNS = 4000
-	// assumedSpreadNS is how far four runs of the calibration lay apart.
-	assumedSpreadNS = 133
+	// assumedSpreadNS is about p90 - p10 of what single pairs are off the line, and
+	// no less than the constant differs from process to process.
+	assumedSpreadNS = 300
 	// kernelFixedNS is a kernel's fixed part, which its own duration holds and the
 	// calibration's line does not: its time at zero cycles by CUPTI.
 	kernelFixedNS = 523
 )
 
 // knownDevices are compute capabilities of which the fixed part was measured, and
-// the constant for when it cannot be measured.
-var knownDevices = map[int]struct{ fixedNS, constantNS uint32 }{
-	90: {kernelFixedNS, 3040},
+// the constant and how much less it is of shallow pairs for when they cannot be
+// measured.
+var knownDevices = map[int]struct{ fixedNS, constantNS, shallowNS uint32 }{
+	90: {kernelFixedNS, 3040, 720},
 }
 
 // calibration is the machine's constant.
 type calibration struct {
 	state                spanring.Calibration
 	constantNS, spreadNS uint32
+	// shallowNS is how much less a pair holds that is near the end of its stream's
+	// queue; see depth.
+	shallowNS uint32
 }
 
 // constant measures the machine's constant, or assumes it, or does without.
@@ -42,7 +44,7 @@ func (r *Recorder) constant(own Stream) calibration {
 	known, isKnown := knownDevices[r.device.Capability]
 	without := calibration{}
 	if isKnown {
-		without = calibration{spanring.CalibrationAssumed, known.constantNS, assumedSpreadNS}
+		without = calibration{spanring.CalibrationAssumed, known.constantNS, assumedSpreadNS, known.shallowNS}
 	}
 	if !r.o.Calibrate {
 		return without
@@ -64,9 +66,10 @@ func (r *Recorder) constant(own Stream) calibration {
 			errs = append(errs, err)
 			continue
 		}
-		c := calibration{state, uint32(math.Round(line.interceptNS)) - fixed, uint32(math.Ceil(line.spreadNS))}
+		c := calibration{state: state, constantNS: uint32(math.Round(line.interceptNS)) - fixed, spreadNS: uint32(math.Ceil(line.spreadNS))}
+		c.shallowNS = min(uint32(max(0, math.Round(line.shallowNS))), c.constantNS)
 		r.log.Info("pairs calibrated", "context", r.index, "device", r.device.Name, "calibration", c.state.String(),
-			"constant_ns", c.constantNS, "spread_ns", c.spreadNS)
+			"constant_ns", c.constantNS, "spread_ns", c.spreadNS, "shallow_ns", c.shallowNS)
 		return c
 	}
 	r.log.Warn("pairs could not be calibrated", "context", r.index, "device", r.device.Name,
@@ -78,10 +81,11 @@ const (
 	calibrationTries  = 4
 	calibrationRounds = 32 // of every length, with warmRounds and lastRounds discarded
 	warmRounds        = 4
-	// On an H200 the last dozen pairs of a queue, behind which nothing more comes,
-	// measure 0.7 µs less than all before them. A server's queue does not end
-	// there, so the constant is that of the pairs before.
-	lastRounds = 6
+	// The last pairs of the queue, behind which nothing more comes, measure less than
+	// all before them: the constant is that of the pairs before, and the last two
+	// rounds, which are shallow, say by how much.
+	lastRounds    = 6
+	shallowRounds = deepBehind / len(spinCycles)
 	// plugCycles is how long the plug spins at first, about 2 ms: longer than it
 	// takes to enqueue all pairs behind it. Each try doubles it.
 	plugCycles      = 4_000_000
@@ -101,6 +105,7 @@ type spinLine struct {
 	interceptNS, slopeNS float64
 	worstNS              float64 // of the medians, off the line
 	spreadNS             float64 // p90 - p10 of what single pairs are off the line
+	shallowNS            float64 // how much the last pairs lie under the line, their median
 }
 
 func (l *spinLine) check(fixedNS float64) error {
@@ -183,6 +188,7 @@ func (r *Recorder) await(e Event, calls *int) error {
 // fitSpins puts the least-squares line through the medians of the lengths.
 func fitSpins(times []Times) (l spinLine) {
 	const k = len(spinCycles)
+	last := times[len(times)-shallowRounds*k:]
 	times = times[warmRounds*k : len(times)-lastRounds*k]
 	var x, y [k]float64
 	buf := make([]float64, 0, len(times))
@@ -214,6 +220,12 @@ func fitSpins(times []Times) (l spinLine) {
 	}
 	slices.Sort(buf)
 	l.spreadNS = quantile(buf, 0.9) - quantile(buf, 0.1)
+	buf = buf[:0]
+	for i := range last {
+		buf = append(buf, l.interceptNS+l.slopeNS*x[i%k]-float64(last[i].DurationMS)*1e6)
+	}
+	slices.Sort(buf)
+	l.shallowNS = quantile(buf, 0.5)
 	return l
 }
 
@@ -225,24 +237,4 @@ func quantile(sorted []float64, q float64) float64 {
 		return sorted[len(sorted)-1]
 	}
 	return sorted[i] + (at-float64(i))*(sorted[i+1]-sorted[i])
-}
-
-// correct says what a span's raw duration holds beyond its work, and how
-// uncertain the rest is. Only kernels are corrected: a lane, a graph or a copy is
-// what its pair measures.
-func (r *Recorder) correct(s *spanring.Span, durationMS float32) {
-	u := quantumNS(durationMS) + tickNS
-	if s.Kind == spanring.KindKernel {
-		s.Calibration = r.state.Calibration
-		if s.Calibration == spanring.CalibrationNone {
-			u += unknownExcessNS
-		} else {
-			s.CorrectionNS = uint16(min(uint64(r.state.ConstantNS), s.RawNS, maxConstantNS))
-			u += float64(r.state.SpreadNS)
-		}
-		if s.Gap != spanring.GapQueued {
-			u += starvedExtraNS
-		}
-	}
-	s.DurationUncertaintyNS = uint64(math.Ceil(u))
 }

@@ -89,9 +89,12 @@ func (r *Recorder) harvestStream(p *pool, st *stream, h *HarvestStats) {
 		got, res, calls := r.drv.Elapsed(by.event, r.batch[:n], r.times[:n])
 		h.Calls += calls
 		seen := r.now()
+		if got > 0 {
+			st.collect(p) // all that was enqueued before these ended
+		}
 		for k := range got {
 			i := st.pop(p)
-			r.land(p, i, &r.times[k], by, seen, h)
+			r.land(p, i, st.head, &r.times[k], by, seen, h)
 			p.finish(i)
 		}
 		switch {
@@ -111,20 +114,21 @@ func (r *Recorder) harvestStream(p *pool, st *stream, h *HarvestStats) {
 }
 
 // land judges and writes one complete pair, read against the anchor by and seen
-// complete at seenMonoNS.
-func (r *Recorder) land(p *pool, i uint32, t *Times, by *anchor, seenMonoNS int64, h *HarvestStats) {
+// complete at seenMonoNS. head is what is left of its stream's list.
+func (r *Recorder) land(p *pool, i, head uint32, t *Times, by *anchor, seenMonoNS int64, h *HarvestStats) {
 	v := p.slots.Get(int(i))
-	r.landSlot(p, &v, p.startEvent(i), t, by, seenMonoNS, h)
+	r.landSlot(p, &v, p.startEvent(i), head, t, by, seenMonoNS, h)
 }
 
 // landSlot is land for a pair that need not be the pool's.
-func (r *Recorder) landSlot(p *pool, v *spanring.Slot, start Event, t *Times, by *anchor, seenMonoNS int64, h *HarvestStats) {
+func (r *Recorder) landSlot(p *pool, v *spanring.Slot, start Event, head uint32, t *Times, by *anchor, seenMonoNS int64, h *HarvestStats) {
 	s := &r.span
 	if why := r.place(s, p, start, v, t, by, seenMonoNS, h); why != spanring.FailNone {
 		r.failed(v, why)
 		h.Failed++
 		return
 	}
+	r.correct(s, v, t.DurationMS, p, head)
 	e := s.Words()
 	r.w.Append(&e)
 	r.w.Add(spanring.CtrLanded, 1)
@@ -153,7 +157,6 @@ func (r *Recorder) place(s *spanring.Span, p *pool, start Event, v *spanring.Slo
 	}
 	durNS := int64(math.Round(float64(t.DurationMS) * 1e6))
 	s.RawNS = uint64(durNS)
-	r.correct(s, t.DurationMS)
 
 	b := spanBounds{enqueueMonoNS: v.EnqueueMonoNS, closedMonoNS: v.EnqueueMonoNS, seenMonoNS: seenMonoNS, durNS: durNS}
 	if v.Kind == spanring.KindLane {

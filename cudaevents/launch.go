@@ -20,8 +20,8 @@ type LaunchResult struct {
 	Capturing bool
 	// StartRecorded and EndRecorded say which events were recorded.
 	StartRecorded, EndRecorded bool
-	// Pending: the start event was still pending when the launch had returned, so
-	// no gap of the host's can lie between start and work.
+	// Pending: the start event was still pending when the end's record had returned,
+	// so no gap of the host's can lie between start and work, or work and end.
 	Pending bool
 	// The driver's answers; Success for what was not tried.
 	StartResult, LaunchResult, EndResult Result

@@ -41,6 +41,7 @@ type cell struct {
 	shared uint32
 	held   bool
 	done   bool
+	kernel bool // the span is of a kernel
 
 	_ [16]byte
 }
@@ -89,6 +90,7 @@ func (r *Recorder) ensurePool(wait time.Duration) error {
 	}
 	c := r.constant(p.own)
 	r.state.Calibration, r.state.ConstantNS, r.state.SpreadNS = c.state, c.constantNS, c.spreadNS
+	r.shallowNS = c.shallowNS
 	r.state.UpdatedMonoNS = r.now()
 	r.w.SetContext(&r.state)
 	r.publishClock()

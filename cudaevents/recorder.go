@@ -107,6 +107,8 @@ type Recorder struct {
 	closed    bool
 	nextSweep int64
 	state     spanring.ContextState
+	shallowNS uint32 // of the calibration, as in state
+	lastEndNS int64  // CLOCK_MONOTONIC: the latest end of a span so far
 	clock     clock
 	anchors   anchors
 	batch     [batchPairs]Pair

@@ -42,6 +42,7 @@ type rig struct {
 
 	stepEnded map[uint64]int64
 	ordinal   uint32
+	long      int64 // what the next kernels take more
 }
 
 // newRig makes a rig whose pool exists.

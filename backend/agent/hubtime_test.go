@@ -3,6 +3,7 @@ package agent
 import (
 	"fmt"
 	"math"
+	"strings"
 	"testing"
 	"time"
 
@@ -166,16 +167,59 @@ func TestHubCalibration(t *testing.T) {
 	spans := e.landed()
 	for _, o := range []uint64{2, 3} {
 		s := spans[[2]uint64{1, o}]
-		if s.Gap != spanring.GapQueued || s.DurationNS() < 19_900 || s.DurationNS() > 20_100 {
+		if off := int64(s.DurationNS()) - 20_000; s.Gap != spanring.GapQueued || off < 0 || off > int64(s.DurationUncertaintyNS) {
 			t.Errorf("%v kernel of 20 µs: %d ns of %d ns", s.Gap, s.DurationNS(), s.RawNS)
 		}
-		if s.CorrectionNS != 3040 || s.DurationUncertaintyNS < 133 {
+		// The step had ended before they began: what else waited behind them is unknown.
+		if s.CorrectionNS != 3040-720/2 || s.DurationUncertaintyNS < 300+720/2 || s.DurationUncertaintyNS > 300+720/2+40 {
 			t.Errorf("kernel: %+v", s)
 		}
 	}
 	if s := spans[[2]uint64{1, 1}]; s.CorrectionNS != 0 || s.Calibration != spanring.CalibrationNone {
 		t.Errorf("a lane is corrected: %+v", s)
 	}
+}
+
+// How much a queued kernel's pair is corrected by follows from how many kernels waited
+// behind it, as in cudaevents; the stand-in's pairs all measure the same.
+func TestHubDepth(t *testing.T) {
+	e := newHubRig(t, hubOptions{level: "off", env: []string{"LANETRACE_KERNEL_SPAN_EVERY=1"}})
+	e.script("fail cuModuleLoadDataEx 218 0 0\n level 3 = 3\n heal\n kernelns 20000")
+	type of struct{ step, ordinal uint64 }
+	want := make(map[of]uint16)
+	launches := func(n int) string { return strings.Repeat("launch 0 0\n ", n) }
+
+	// Eleven in a queue, while the step goes on: behind the first two wait nine and more.
+	e.script("stall 0 1\n arm 1\n step 0 = 1 1\n begin 0 0 1 0 = 1\n " + launches(11) + "sleepms 1\n stall 0 0\n sleepms 5\n end 0\n endstep 0\n drain = 0")
+	for o := range uint64(11) {
+		want[of{1, o + 2}] = 3040 - 720
+	}
+	want[of{1, 2}], want[of{1, 3}] = 3040, 3040
+	// The same, but the step ends first.
+	e.script("stall 0 1\n arm 1\n step 0 = 2 1\n begin 0 0 1 0 = 1\n " + launches(10) + "end 0\n endstep 0\n sleepms 1\n stall 0 0\n drain = 0")
+	for o := range uint64(10) {
+		want[of{2, o + 2}] = 3040 - 360
+	}
+	want[of{2, 2}] = 3040
+	// The others come when it is done.
+	e.script("arm 1\n step 0 = 3 1\n begin 0 0 1 0 = 1\n launch 0 0\n sleepms 5\n " + launches(9) + "sleepms 5\n end 0\n endstep 0\n drain = 0")
+	want[of{3, 2}] = 3040 - 720
+
+	spans := e.landed()
+	for at, by := range want {
+		s, ok := spans[[2]uint64{at.step, at.ordinal}]
+		if !ok || s.CorrectionNS != by {
+			t.Errorf("step %d, span %d: corrected by %d ns, want %d (landed: %v)", at.step, at.ordinal, s.CorrectionNS, by, ok)
+		}
+		if over := int64(s.DurationUncertaintyNS) - 300; s.Gap == spanring.GapQueued && (over >= 360) != (by == 3040-360) {
+			t.Errorf("step %d, span %d: ± %d ns", at.step, at.ordinal, s.DurationUncertaintyNS)
+		}
+		// A starved one carries what the host took around its launch.
+		if s.Gap == spanring.GapStarved && s.DurationUncertaintyNS < 300 {
+			t.Errorf("step %d, span %d: starved, ± %d ns", at.step, at.ordinal, s.DurationUncertaintyNS)
+		}
+	}
+	e.balanced(0)
 }
 
 // One step in KernelSpanEvery is armed, fewer when armed work would cost more than

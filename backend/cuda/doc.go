@@ -8,8 +8,8 @@
 // Each operation is one crossing into C, which makes the device's primary context
 // the thread's and puts back what was there; so goroutines may move between
 // threads and other libraries keep theirs. Launches do not allocate. A timed launch
-// is one crossing too: capture status, record, launch, is the start still pending,
-// record.
+// is one crossing too: capture status, record, launch, record, is the start still
+// pending.
 //
 // Telemetry's own calls other than capture status, event record and elapsed time
 // run with the thread's capture mode exchanged to RELAXED: they neither fail

@@ -542,9 +542,9 @@ static int launch_timed(const lt_ctx *c, const lt_launch_desc *d, const void *ar
   if (out->start_recorded && out->launch == 0) {
     float ms;
     out->calls += 2;
-    out->pending = c->lib->elapsed(&ms, start, start) == LT_NOT_READY;
     out->end = c->lib->cuEventRecord(end, d->stream);
     out->end_recorded = out->end == 0;
+    out->pending = c->lib->elapsed(&ms, start, start) == LT_NOT_READY;
   }
   return out->launch == ERR_INVALID_CONTEXT;
 }

@@ -132,7 +132,7 @@ func (g *GPU) launch(x launchable, h backend.Stream) error {
 }
 
 // launchTimed is what one crossing does on a real GPU: capture status, record,
-// launch, is the start pending, record.
+// launch, record, is the start pending.
 func (g *GPU) launchTimed(p cudaevents.Pair, x *launchable, h backend.Stream) (r cudaevents.LaunchResult, err error) {
 	rec := driver{g}.Record(p.Start, h)
 	r.Calls, r.Capturing, r.StartResult = rec.Calls, rec.Capturing, rec.Result
@@ -148,10 +148,6 @@ func (g *GPU) launchTimed(p cudaevents.Pair, x *launchable, h backend.Stream) (r
 		return r, err
 	}
 	r.Calls += 2
-	if e, bad := g.event(p.Start); bad == nil {
-		done, qerr := g.eventDone(e)
-		r.Pending = !done && qerr == nil
-	}
 	if err := g.fault("Record"); err != nil {
 		r.EndResult = result(err)
 	} else if e, err := g.event(p.End); err != nil {
@@ -159,6 +155,10 @@ func (g *GPU) launchTimed(p cudaevents.Pair, x *launchable, h backend.Stream) (r
 	} else {
 		g.record(e, s)
 		r.EndRecorded = true
+	}
+	if e, bad := g.event(p.Start); bad == nil {
+		done, qerr := g.eventDone(e)
+		r.Pending = !done && qerr == nil
 	}
 	g.mu.Unlock()
 	return r, nil

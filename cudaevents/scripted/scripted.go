@@ -728,10 +728,6 @@ func (d *Driver) Launch(p cudaevents.Pair, s cudaevents.Stream, durNS int64) (re
 		return res
 	}
 	d.enqueue(st, nil, d.inPair(durNS))
-	d.spend(1)
-	res.Calls++
-	d.settle(st)
-	res.Pending = res.StartRecorded && !a.done
 	if !res.StartRecorded {
 		return res
 	}
@@ -741,6 +737,10 @@ func (d *Driver) Launch(p cudaevents.Pair, s cudaevents.Stream, durNS int64) (re
 		d.enqueue(st, b, d.o.EventNS)
 		res.EndRecorded = true
 	}
+	d.spend(1)
+	res.Calls++
+	d.settle(st)
+	res.Pending = !a.done
 	return res
 }
 

@@ -15,19 +15,27 @@
 // Measured on an H200 (driver 580.159, CUDA 13.0) against CUPTI's times of the same
 // launches.
 enum {
-  STARVED_EXTRA_NS = 4000,  // how much more than the constant a starved pair can hold
   UNKNOWN_EXCESS_NS = 4000, // stands for the constant where none is known
-  ASSUMED_SPREAD_NS = 133,  // how far four runs lay apart
+  ASSUMED_SPREAD_NS = 300,  // about p90 - p10, and no less than processes differ
   FIXED_NS = 523,           // a kernel's time at zero cycles by CUPTI
   CONSTANT_NS_90 = 3040,
+  SHALLOW_NS_90 = 720,
   KNOWN_CAPABILITY = 90,
 };
+
+// A GPU that has done nothing for so long takes up to so much longer to begin.
+enum { ASLEEP_AFTER_NS = 20000000, WAKE_NS = 100000 };
 
 enum {
   LENGTHS = 4,
   ROUNDS = 32, // of every length; the first and last of them are discarded:
   WARM_ROUNDS = 4,
-  LAST_ROUNDS = 6, // the last dozen pairs of a queue measured 0.7 us less
+  LAST_ROUNDS = 6,
+  // A pair measures the whole constant if so many kernels wait behind it on its stream;
+  // cudaevents/correct.go has what was measured. The last rounds are shallow.
+  DEEP_BEHIND = 9,
+  LOOK_BEHIND = 64, // spans of a stream that are looked through for kernels
+  SHALLOW_ROUNDS = DEEP_BEHIND / LENGTHS,
   PAIRS = ROUNDS * LENGTHS,
   TRIES = 4,
   PLUG_CYCLES = 4000000, // about 2 ms: longer than it takes to enqueue all pairs
@@ -60,6 +68,7 @@ typedef struct line {
   double intercept, slope; // ns, and ns a cycle
   double worst;            // of the medians, off the line
   double spread;           // p90 - p10 of what single pairs are off the line
+  double shallow;          // how much the last pairs lie under it, their median
 } line;
 
 static lt_result spin(lt_context *c, void *stream, uint64_t n, void *start, void *end) {
@@ -118,6 +127,11 @@ static line fit(const float *ms) {
     buf[i] = (double)from[i] * 1e6 - l.intercept - l.slope * x[i % LENGTHS];
   sort(buf, KEPT * LENGTHS);
   l.spread = quantile(buf, KEPT * LENGTHS, 0.9) - quantile(buf, KEPT * LENGTHS, 0.1);
+  const float *last = ms + PAIRS - SHALLOW_ROUNDS * LENGTHS;
+  for (int i = 0; i < SHALLOW_ROUNDS * LENGTHS; i++)
+    buf[i] = l.intercept + l.slope * x[i % LENGTHS] - (double)last[i] * 1e6;
+  sort(buf, SHALLOW_ROUNDS * LENGTHS);
+  l.shallow = quantile(buf, SHALLOW_ROUNDS * LENGTHS, 0.5);
   return l;
 }
 
@@ -183,6 +197,7 @@ void lt_calibrate(lt_context *c, void *own) {
   c->state.calibration = known ? LT_CALIBRATION_ASSUMED : LT_CALIBRATION_NONE;
   c->state.constant_ns = known ? CONSTANT_NS_90 : 0;
   c->state.spread_ns = known ? ASSUMED_SPREAD_NS : 0;
+  c->shallow_ns = known ? SHALLOW_NS_90 : 0;
   lt_bound b;
   if (lt_bind_context(c, true, &b) != 0)
     return;
@@ -206,6 +221,9 @@ void lt_calibrate(lt_context *c, void *own) {
     c->state.calibration = known ? LT_CALIBRATION_MEASURED : LT_CALIBRATION_ASSUMED;
     c->state.constant_ns = (uint32_t)lt_round(l.intercept) - FIXED_NS;
     c->state.spread_ns = (uint32_t)lt_ceil(l.spread);
+    c->shallow_ns = l.shallow > 0 ? (uint32_t)lt_round(l.shallow) : 0;
+    if (c->shallow_ns > c->state.constant_ns)
+      c->shallow_ns = c->state.constant_ns;
     break;
   }
   lt_unbind_context(c, &b);
@@ -214,8 +232,40 @@ void lt_calibrate(lt_context *c, void *own) {
                 known ? "assumed" : "not taken off");
 }
 
-// Only kernels are corrected: a lane or a graph is what its pair measures.
-void lt_correct(lt_context *c, lt_span *s, float duration_ms) {
+typedef enum depth {
+  UNSURE,  // one or the other
+  DEEP,    // DEEP_BEHIND kernels or more waited behind the pair when it began
+  SHALLOW, // fewer when it ended
+} depth;
+
+// depth_of finds out how many kernels waited behind a placed span. The list holds all
+// that was enqueued on its stream before it ended and was timed; once the span's step
+// had ended on the host, there may have been more.
+static depth depth_of(lt_context *c, lt_pool *p, uint32_t head, const lt_span *s) {
+  const int64_t end = s->start_mono_ns + (int64_t)s->raw_ns, u = (int64_t)s->place_uncertainty_ns;
+  int n = 0;
+  for (int k = 0; head != 0 && k < LOOK_BEHIND; k++) {
+    const lt_cell *cell = &p->cell[head - 1];
+    if (cell->kernel)
+      n++;
+    if (n == DEEP_BEHIND) {
+      const lt_slot v = lt_slot_get(p->slots, head - 1);
+      if (v.closed_mono_ns + u <= s->start_mono_ns)
+        return DEEP;
+      return v.enqueue_mono_ns - u >= end ? SHALLOW : UNSURE;
+    }
+    head = cell->next;
+  }
+  int64_t ended;
+  if (head != 0 || (lt_step_ended(c->hub, s->step, &ended) && ended - u < end))
+    return UNSURE;
+  return SHALLOW;
+}
+
+// Only kernels are corrected: a lane or a graph is what its pair measures. A starved
+// pair also holds what the host took around its kernel, at most all of the time from
+// before the launch until after it, and what a GPU that had idled took to wake.
+void lt_correct(lt_context *c, lt_pool *p, uint32_t head, const lt_slot *v, lt_span *s, float duration_ms) {
   double u = lt_quantum_ns(duration_ms) + LT_TICK_NS;
   if (s->kind == LT_KIND_KERNEL) {
     s->calibration = c->state.calibration;
@@ -223,13 +273,29 @@ void lt_correct(lt_context *c, lt_span *s, float duration_ms) {
       u += UNKNOWN_EXCESS_NS;
     } else {
       uint64_t take = c->state.constant_ns;
+      switch (depth_of(c, p, head, s)) {
+      case SHALLOW:
+        take -= c->shallow_ns;
+        break;
+      case UNSURE:
+        take -= c->shallow_ns / 2;
+        u += (double)(c->shallow_ns + 1) / 2;
+        break;
+      case DEEP:
+        break;
+      }
       if (take > s->raw_ns)
         take = s->raw_ns;
       s->correction_ns = (uint16_t)(take > MAX_CONSTANT_NS ? MAX_CONSTANT_NS : take);
       u += c->state.spread_ns;
     }
-    if (s->gap != LT_GAP_QUEUED)
-      u += STARVED_EXTRA_NS;
+    if (s->gap != LT_GAP_QUEUED && v->closed_mono_ns > v->enqueue_mono_ns)
+      u += (double)(v->closed_mono_ns - v->enqueue_mono_ns);
+    if (s->gap != LT_GAP_QUEUED && s->start_mono_ns - c->last_end_ns > ASLEEP_AFTER_NS)
+      u += WAKE_NS;
   }
+  const int64_t end = s->start_mono_ns + (int64_t)s->raw_ns;
+  if (end > c->last_end_ns)
+    c->last_end_ns = end;
   s->duration_uncertainty_ns = (uint64_t)lt_ceil(u);
 }

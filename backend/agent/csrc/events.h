@@ -104,6 +104,7 @@ typedef struct lt_cell {
   uint32_t shared; // slot + 1 whose end event is this span's start
   bool held;       // this slot's end is shared so
   bool done;       // its own span is accounted for
+  bool kernel;     // the span is of a kernel
 } lt_cell;
 
 struct lt_pool {
@@ -169,6 +170,8 @@ struct lt_context {
   lt_clock clock;
   lt_anchors anchors;
   void *spin_module, *spin; // the calibration's kernel
+  uint32_t shallow_ns;      // how much less than the constant a shallow pair holds
+  int64_t last_end_ns;      // the latest end of a span so far
 
   // The outermost lanes of the step that lands now, from the first's start to the last's
   // end.
@@ -274,7 +277,9 @@ const lt_anchor *lt_anchors_judge(const lt_context *c, const lt_anchor *by, int6
 bool lt_anchor_allows(const lt_anchor *a, const lt_bounds *b);
 void lt_clock_publish(lt_context *c, int64_t gpu_ns);
 void lt_calibrate(lt_context *c, void *own);
-void lt_correct(lt_context *c, lt_span *s, float duration_ms);
+// lt_correct says what a placed span's raw duration holds beyond its work, and how
+// uncertain the rest is. v is its slot, head what is left of its stream's list.
+void lt_correct(lt_context *c, lt_pool *p, uint32_t head, const lt_slot *v, lt_span *s, float duration_ms);
 
 // lt_context_shut takes every slot out of use and fails what is in flight. With
 // driver, spans whose end was recorded get a second to land first, and the events and

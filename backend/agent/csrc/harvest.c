@@ -79,7 +79,6 @@ static unsigned place(lt_context *c, lt_pool *p, lt_span *s, void *start, const 
     return why;
   const int64_t dur = lt_round((double)t->duration_ms * 1e6);
   s->raw_ns = (uint64_t)dur;
-  lt_correct(c, s, t->duration_ms);
 
   lt_bounds b = {
       .enqueue_mono_ns = v->enqueue_mono_ns,
@@ -114,7 +113,9 @@ static unsigned place(lt_context *c, lt_pool *p, lt_span *s, void *start, const 
   return LT_FAIL_NONE;
 }
 
-static void land(lt_context *c, lt_pool *p, uint32_t slot, const reading *t, int64_t seen, lt_harvest_stats *h) {
+// land judges and writes one complete pair. head is what is left of its stream's list.
+static void land(lt_context *c, lt_pool *p, uint32_t slot, uint32_t head, const reading *t, int64_t seen,
+                 lt_harvest_stats *h) {
   const lt_slot v = lt_slot_get(p->slots, slot);
   lt_span s;
   unsigned why = place(c, p, &s, lt_pool_start_event(p, slot), &v, t, seen, h);
@@ -123,6 +124,7 @@ static void land(lt_context *c, lt_pool *p, uint32_t slot, const reading *t, int
     h->failed++;
     return;
   }
+  lt_correct(c, p, head, &v, &s, t->duration_ms);
   lt_words e = lt_span_words(&s);
   lt_ring_append(c->hub->ring, &e);
   lt_count(c, LT_CTR_LANDED, 1);
@@ -182,8 +184,9 @@ static bool harvest_stream(lt_context *c, lt_pool *p, lt_stream *st, lt_result u
       t.since = lt_since(c, t.by->event, start, &t.since_ms);
     }
     const int64_t seen = lt_mono_ns();
+    lt_stream_collect(p, st); // all that was enqueued before this one ended
     lt_stream_pop(p, st);
-    land(c, p, i, &t, seen, h);
+    land(c, p, i, st->head, &t, seen, h);
     lt_pool_finish(p, i);
   }
   return true;

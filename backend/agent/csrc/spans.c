@@ -65,6 +65,7 @@ static void started(lt_pool *p, uint32_t slot, uint32_t gen, lt_stream *s, lt_sl
   lt_span_count_begun(p->context);
   lt_cell *c = &p->cell[slot];
   atomic_store_explicit(&c->stream, s, memory_order_relaxed);
+  c->kernel = v->kind == LT_KIND_KERNEL;
   atomic_store(&c->started, gen);
 }
 
@@ -233,11 +234,12 @@ void lt_launch_end(lt_launch *l, lt_result result) {
   const bool begun = l->start == 0;
   bool pending = false, ended = false;
   if (begun && result == 0) {
-    l->calls++;
-    pending = lt_pending(c, cell->start) == LT_NOT_READY;
     lt_recorded rec = lt_record(c, cell->end, l->stream);
     l->calls += rec.calls;
     ended = !rec.capturing && rec.result == 0;
+    // Pending now: no gap of the host's can lie before the kernel, or behind it.
+    l->calls++;
+    pending = lt_pending(c, cell->start) == LT_NOT_READY;
   }
   lt_count(c, LT_CTR_DRIVER_CALLS, (uint64_t)l->calls);
   if (!lt_pool_close(p, l->slot, l->generation)) {

@@ -1,0 +1,119 @@
+package cudaevents_test
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/lanetrace/lanetrace/cudaevents"
+	"github.com/lanetrace/lanetrace/cudaevents/scripted"
+)
+
+// TestDepth: how much a queued kernel's pair is corrected by follows from how many
+// kernels waited behind it, as far as that can be known.
+func TestDepth(t *testing.T) {
+	const (
+		deep, shallow, unsure = 3040, 3040 - 720, 3040 - 360
+		spread                = 300
+	)
+	type corrected struct{ By, MoreUncertain int }
+	for _, tc := range []struct {
+		name string
+		run  func(g *rig, s cudaevents.Stream, launch func(n int))
+		want []corrected
+	}{
+		{"a queue of eleven, while the step goes on", func(g *rig, s cudaevents.Stream, launch func(n int)) {
+			g.d.Stall(s)
+			launch(11)
+			g.d.Advance(ms)
+			g.d.Release(s)
+		}, []corrected{{deep, 0}, {deep, 0}, {shallow, 0}, {shallow, 0}, {shallow, 0}, {shallow, 0}, {shallow, 0}, {shallow, 0}, {shallow, 0}, {shallow, 0}, {shallow, 0}}},
+		{"the step had ended on the host", func(g *rig, s cudaevents.Stream, launch func(n int)) {
+			g.d.Stall(s)
+			launch(10)
+			g.stepEnded[1] = g.d.Now()
+			g.d.Advance(ms)
+			g.d.Release(s)
+		}, []corrected{{deep, 0}, {unsure, 360}, {unsure, 360}, {unsure, 360}, {unsure, 360}, {unsure, 360}, {unsure, 360}, {unsure, 360}, {unsure, 360}, {unsure, 360}}},
+		{"the step ended on the host after it had waited", func(g *rig, s cudaevents.Stream, launch func(n int)) {
+			launch(2)
+			g.d.Advance(ms)
+			g.stepEnded[1] = g.d.Now()
+		}, []corrected{{shallow, 0}, {shallow, 0}}},
+		{"lanes and their ends do not count", func(g *rig, s cudaevents.Stream, launch func(n int)) {
+			g.d.Stall(s)
+			for range 10 {
+				launch(1)
+				g.end(g.begin(s, g.lane(1)))
+			}
+			g.d.Advance(ms)
+			g.d.Release(s)
+		}, []corrected{{deep, 0}, {shallow, 0}, {shallow, 0}, {shallow, 0}, {shallow, 0}, {shallow, 0}, {shallow, 0}, {shallow, 0}, {shallow, 0}, {shallow, 0}}},
+		{"the others came while it ran", func(g *rig, s cudaevents.Stream, launch func(n int)) {
+			g.d.Work(s, ms)
+			g.long = 5 * ms
+			launch(1)
+			g.long = 0
+			g.d.Advance(2 * ms)
+			launch(9)
+		}, []corrected{{unsure, 360}, {shallow, 0}, {shallow, 0}, {shallow, 0}, {shallow, 0}, {shallow, 0}, {shallow, 0}, {shallow, 0}, {shallow, 0}, {shallow, 0}}},
+		{"the others came when it was done", func(g *rig, s cudaevents.Stream, launch func(n int)) {
+			launch(1)
+			g.d.Advance(ms)
+			launch(9)
+			g.d.Advance(ms)
+		}, []corrected{{shallow, 0}, {shallow, 0}, {shallow, 0}, {shallow, 0}, {shallow, 0}, {shallow, 0}, {shallow, 0}, {shallow, 0}, {shallow, 0}, {shallow, 0}}},
+		{"on another stream", func(g *rig, s cudaevents.Stream, launch func(n int)) {
+			g.d.StallAll()
+			launch(1)
+			other := g.d.NewStream()
+			for range 20 {
+				l, _ := g.r.Reserve(other, g.kernel(2))
+				g.r.Launched(l, g.d.Launch(l.Pair, other, 5600))
+			}
+			g.d.Advance(ms)
+			g.d.ReleaseAll()
+		}, []corrected{{shallow, 0}}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			g := newRig(t, scripted.Options{CallNS: 500, EventNS: 320, Device: cudaevents.Device{Capability: 90}}, cudaevents.Options{Pairs: 64})
+			s := g.d.NewStream()
+			tc.run(g, s, func(n int) {
+				for range n {
+					l, _ := g.r.Reserve(s, g.kernel(1))
+					if !g.r.Launched(l, g.d.Launch(l.Pair, s, 5600+g.long)) {
+						t.Fatal("not launched")
+					}
+				}
+			})
+			g.settle()
+			spans, _, _ := g.log()
+			var got []corrected
+			for i := range spans {
+				sp := &spans[i]
+				if sp.Lane == 0 || sp.Step != 1 || sp.Name != 6 {
+					continue
+				}
+				got = append(got, corrected{int(sp.CorrectionNS), moreThan(sp.DurationUncertaintyNS, spread)})
+			}
+			if d := cmp.Diff(tc.want, got); d != "" {
+				t.Error(d)
+			}
+		})
+	}
+}
+
+// moreThan is how much more uncertain than the spread a span is, but for the
+// coarseness of its duration and for what a starved one adds: four calls of 500 ns,
+// and 100 µs for the first after a long sleep.
+func moreThan(u uint64, spread int) int {
+	d := int(u) - spread
+	for _, known := range []int{0, 360} {
+		for _, starved := range []int{0, 2000, 102_000} {
+			if d >= known+starved && d < known+starved+100 {
+				return known
+			}
+		}
+	}
+	return d
+}
