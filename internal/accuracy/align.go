@@ -1,11 +1,18 @@
 package main
 
+import "github.com/lanetrace/lanetrace/collector"
+
 // placing is one kernel whose words the host watched, beside its span.
 type placing struct {
 	phase               string
 	startNS, endNS, unc int64
 	seen
 }
+
+// sharpNS is how far apart the bounds of a launch's error may lie for it to be among
+// the sharp ones: launching and ending take 3.5 µs together when the launch was
+// queued and the host looked in time.
+const sharpNS = 4_500
 
 // earlyNS and lateNS are what the watched words say about the placement, whatever
 // the bus and the host took. The kernel writes the first word after the span's
@@ -17,25 +24,21 @@ type placing struct {
 func (p *placing) earlyNS() int64 { return p.FirstAt - p.startNS }
 func (p *placing) lateNS() int64  { return p.endNS - p.LastBefore }
 
-// offNS is by how much the span's middle is off the middle of what was seen: its
-// error, if launching and ending took as long on their ways.
-func (p *placing) offNS() int64 { return (p.startNS+p.endNS)/2 - (p.FirstAt+p.LastAt)/2 }
-
 func (p *placing) violated() bool {
 	return p.earlyNS() < -p.unc || p.LastBefore != 0 && p.lateNS() < -p.unc
 }
 
-// placings are the aligning launches of a run.
-func placings(r *result) []placing {
+// placings are the aligning launches of a plan. That each has its span is the join's
+// to check.
+func placings(plan []batch, spans map[spanOf]collector.Span) []placing {
 	var out []placing
-	for i := range r.plan {
-		b := &r.plan[i]
+	for i := range plan {
+		b := &plan[i]
 		if b.Seen == nil {
 			continue
 		}
-		sp, ok := r.spans[spanOf{b.Step, 1}]
+		sp, ok := spans[spanOf{b.Step, 1}]
 		if !ok {
-			r.wrong = append(r.wrong, "a watched launch has no span")
 			continue
 		}
 		out = append(out, placing{b.Shape, sp.StartMonoNS, sp.EndMonoNS(), int64(sp.PlaceUncertaintyNS), *b.Seen})

@@ -96,7 +96,7 @@ func (e *engine) open() (err error) {
 	if err := e.gpu.LoadModule(moduleName, kernelsPTX); err != nil {
 		return err
 	}
-	for _, name := range []string{beginName, spinName, stampName} {
+	for _, name := range []string{beginName, spinName, stampName, otherName} {
 		if e.k[name], err = e.gpu.Kernel(moduleName, name); err != nil {
 			return err
 		}
@@ -147,6 +147,8 @@ type job struct {
 	b    batch
 	step lanetrace.Step
 	next uint32 // ordinal of the step's next span
+	// ahead: the step ends before its work is waited for, as an asynchronous engine's.
+	ahead bool
 }
 
 func (e *engine) job(r row) *job {
@@ -187,8 +189,8 @@ func (j *job) plain(g grid, cycles uint64) error {
 	return j.spin(g, cycles)
 }
 
-// end ends the step, waits for the stream and writes the plan. It notes whether
-// the plug, if there was one, was still running.
+// end waits for the stream, ends the step and writes the plan. It notes whether the
+// plug, if there was one, was still running.
 func (j *job) end(plugged bool) error {
 	if plugged {
 		done, err := j.gpu.EventQuery(j.ev)
@@ -198,9 +200,14 @@ func (j *job) end(plugged bool) error {
 		j.b.Plugged = !done
 	}
 	j.dev.Bind(lanetrace.Step{}, j.s)
-	j.step.End()
+	if j.ahead {
+		j.step.End()
+	}
 	if err := j.gpu.Synchronize(j.s); err != nil {
 		return err
+	}
+	if !j.ahead {
+		j.step.End()
 	}
 	if err := j.landed(); err != nil {
 		return err

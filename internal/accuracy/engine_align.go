@@ -19,11 +19,17 @@ const (
 	phaseBusy   = "beside busy streams"
 )
 
-// phaseLength is how long a phase lasts before the next.
-const phaseLength = 10 * time.Second
+const (
+	// phaseLength is how long a phase lasts before the next.
+	phaseLength = 20 * time.Second
+	// pace is how far apart launches are.
+	pace = 50 * time.Millisecond
+	// quiet is the part of the time before other streams are busy.
+	quiet = 0.7
+)
 
-// align lets kernels write words that this thread watches, phase after phase, for
-// as long as the flag says.
+// align lets kernels write words that this thread watches for as long as the flag
+// says: phases in steady succession and of idling in turn, and at last busy ones.
 func (e *engine) align() error {
 	words, err := e.gpu.AllocHostPinned(2 * stampGap)
 	if err != nil {
@@ -34,15 +40,19 @@ func (e *engine) align() error {
 		return err
 	}
 	a := &aligner{engine: e, words: words, at: at}
-	length := min(phaseLength, max(e.o.align/3, 10*time.Millisecond))
-	for end := time.Now().Add(e.o.align); time.Now().Before(end); {
-		if err := a.steady(length); err != nil {
+	begin := time.Now()
+	calm := time.Duration(float64(e.o.align) * quiet)
+	length := min(phaseLength, max(calm/2, 10*time.Millisecond))
+	for time.Since(begin) < calm {
+		if err := a.steady(min(length, calm-time.Since(begin))); err != nil {
 			return err
 		}
-		if err := a.idle(length); err != nil {
+		if err := a.idle(min(length, calm-time.Since(begin))); err != nil {
 			return err
 		}
-		if err := a.busy(length); err != nil {
+	}
+	for time.Since(begin) < e.o.align {
+		if err := a.busy(min(length, e.o.align-time.Since(begin))); err != nil {
 			return err
 		}
 	}
@@ -57,7 +67,7 @@ type aligner struct {
 }
 
 func (a *aligner) steady(d time.Duration) error {
-	for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(min(pace, d/8)) {
 		if err := a.one(phaseSteady); err != nil {
 			return err
 		}
@@ -66,7 +76,7 @@ func (a *aligner) steady(d time.Duration) error {
 }
 
 func (a *aligner) idle(d time.Duration) error {
-	gap := min(idleFor, d/2)
+	gap := min(idleFor, max(d, 0)/2)
 	for end := time.Now().Add(d); time.Now().Before(end); {
 		time.Sleep(gap)
 		for range 5 {
@@ -132,7 +142,7 @@ func (a *aligner) busy(d time.Duration) (err error) {
 			}
 		}
 	})
-	for end := time.Now().Add(d); time.Now().Before(end) && err == nil; time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(d); time.Now().Before(end) && err == nil; time.Sleep(min(pace, d/8)) {
 		err = a.one(phaseBusy)
 	}
 	close(stop)
@@ -156,7 +166,7 @@ const watchFor = 5 * time.Second
 func (a *aligner) one(phase string) error {
 	a.value++
 	j := a.job(row{Part: "align", Shape: phase, Mode: "queued", Clock: "warm"})
-	if err := j.plug(30_000); err != nil {
+	if err := j.plug(80_000); err != nil {
 		return err
 	}
 	j.begin()
@@ -177,7 +187,10 @@ func (a *aligner) one(phase string) error {
 		return fmt.Errorf("word %d was not written within %v", a.value, watchFor)
 	}
 	j.b.Seen = &s
-	return j.end(false)
+	if err := j.end(false); err != nil {
+		return err
+	}
+	return a.plan.flush() // for those who watch
 }
 
 // watch looks at a word until it holds the value. The write came into sight after

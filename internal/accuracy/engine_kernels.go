@@ -107,19 +107,26 @@ func (e *engine) drained(r row, g grid, cycles uint64, n int) error {
 // idleFor is how long a GPU idles before a cold sample.
 const idleFor = 3 * time.Second
 
-// cold measures the first launches after idling: one alone, and then a few behind a
-// short plug.
+// cold measures the first launches after idling for various times: one alone, and
+// then a few behind a short plug. It takes four seconds for each of the flag's number.
 func (e *engine) cold() error {
-	for i := range e.o.cold {
-		ns := []int64{2_000, 10_000, 100_000}[i%3]
-		time.Sleep(idleFor)
-		r := row{Part: "kernels", Shape: "1 block", TargetNS: ns, Clock: "cold", Mode: "drained"}
-		if err := e.drained(r, grid{1, 1}, cyclesFor(ns), 1); err != nil {
-			return err
-		}
-		r.Mode = "queued"
-		if err := e.queued(r, grid{1, 1}, cyclesFor(ns), 20); err != nil {
-			return err
+	for _, idle := range []struct {
+		d time.Duration
+		n int // of each round
+	}{{10 * time.Millisecond, 10}, {100 * time.Millisecond, 3}, {time.Second, 1}, {idleFor, 1}} {
+		for range e.o.cold * idle.n {
+			r := row{Part: "kernels", Shape: "1 block", TargetNS: 10_000, Clock: "idle " + idle.d.String(), Mode: "drained"}
+			time.Sleep(idle.d)
+			if err := e.drained(r, grid{1, 1}, cyclesFor(10_000), 1); err != nil {
+				return err
+			}
+			if idle.d < time.Second {
+				continue
+			}
+			r.Mode = "queued"
+			if err := e.queued(r, grid{1, 1}, cyclesFor(10_000), 20); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
@@ -127,6 +134,12 @@ func (e *engine) cold() error {
 
 // follow measures whether what is enqueued behind a pair changes what it measures.
 func (e *engine) follow() error {
+	if err := e.ahead(); err != nil {
+		return err
+	}
+	if err := e.beside(); err != nil {
+		return err
+	}
 	buf, err := e.bytes(1 << 20)
 	if err != nil {
 		return err
@@ -179,6 +192,80 @@ func (e *engine) follow() error {
 		}
 	}
 	return e.gpu.Free(buf)
+}
+
+// ahead measures the pairs of a step that has ended on the host before they run,
+// with nothing behind them and with another step's kernels, which are not timed.
+func (e *engine) ahead() error {
+	for range e.count(4) {
+		for _, more := range []int{0, 60} {
+			r := row{Part: "follow", Shape: "1 block", TargetNS: 5_000, Mode: "queued", Clock: "warm", Follow: "a pair; the step ends ahead"}
+			if more > 0 {
+				r.Follow = "a pair; the step ends ahead, and an untimed one follows"
+			}
+			j := e.job(r)
+			j.ahead = true
+			if err := j.plug(plugFor(120)); err != nil {
+				return err
+			}
+			j.begin()
+			for range 60 {
+				if err := j.timed(grid{1, 1}, cyclesFor(5_000)); err != nil {
+					return err
+				}
+			}
+			for range more {
+				if err := j.plain(grid{1, 1}, cyclesFor(5_000)); err != nil {
+					return err
+				}
+			}
+			if err := j.end(true); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// beside measures six pairs, few enough to be shallow, while kernels are queued on
+// another stream.
+func (e *engine) beside() error {
+	s, err := e.gpu.CreateStream()
+	if err != nil {
+		return err
+	}
+	for range e.count(10) {
+		j := e.job(row{Part: "follow", Shape: "1 block", TargetNS: 5_000, Mode: "queued", Clock: "warm", Follow: "five pairs at most; 40 kernels on another stream"})
+		other := func(ns int64) error {
+			return e.gpu.Launch(e.k[otherName], &backend.Launch{
+				Grid: backend.Dim3{1, 1, 1}, Block: backend.Dim3{1, 1, 1}, Stream: s, Args: []backend.Arg{backend.U64(cyclesFor(ns))},
+			})
+		}
+		if err := other(plugFor(60)); err != nil {
+			return err
+		}
+		if err := j.plug(plugFor(60)); err != nil {
+			return err
+		}
+		for range 40 {
+			if err := other(20_000); err != nil {
+				return err
+			}
+		}
+		j.begin()
+		for range 6 {
+			if err := j.timed(grid{1, 1}, cyclesFor(5_000)); err != nil {
+				return err
+			}
+		}
+		if err := j.end(true); err != nil {
+			return err
+		}
+		if err := e.gpu.Synchronize(s); err != nil {
+			return err
+		}
+	}
+	return e.gpu.DestroyStream(s)
 }
 
 // constant measures one length on several streams of this process, for the

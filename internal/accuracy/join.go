@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/lanetrace/lanetrace/collector"
 	"github.com/lanetrace/lanetrace/spanring"
@@ -10,16 +11,19 @@ import (
 // sample is one span beside what CUPTI says of the same work, if it was there.
 type sample struct {
 	row
-	run     string
-	stream  int
-	witness bool
-	cuptiNS int64 // a kernel's time; of a graph or lane from the first start to the last end
-	rawNS   int64
-	corrNS  int64
-	uncNS   int64
-	gap     spanring.Gap
-	plugged bool
-	fromEnd int // how many pairs of its batch follow
+	run                           string
+	stream                        int
+	witness                       bool
+	cuptiNS                       int64 // a kernel's time; of a graph or lane from the first start to the last end
+	rawNS                         int64
+	corrNS                        int64
+	uncNS                         int64
+	takenNS                       int64 // what was taken off
+	wholeNS                       int64 // the constant of its process
+	gap                           spanring.Gap
+	startNS, leadNS, cuptiStartNS int64
+	plugged                       bool
+	fromEnd                       int // how many pairs of its batch follow
 }
 
 // errNS is by how much the published time is off CUPTI's.
@@ -45,7 +49,7 @@ const (
 // order, and that spans and records of queued work agree in time beside their
 // neighbours. With an error come the samples before it.
 func join(r *result) ([]sample, error) {
-	rest := r.records
+	rest := slices.DeleteFunc(slices.Clone(r.records), func(x record) bool { return x.Name == otherName })
 	if r.Witness {
 		at := -1
 		for i := range rest {
@@ -177,5 +181,6 @@ func (r *result) sample(b *batch, of spanOf, want spanring.Kind, rec record) (sa
 	return sample{
 		row: b.row, run: r.Name, stream: b.Stream, witness: r.Witness, cuptiNS: rec.EndNS - rec.StartNS,
 		rawNS: int64(sp.RawNS), corrNS: int64(sp.DurationNS()), uncNS: int64(sp.DurationUncertaintyNS), gap: sp.Gap, plugged: b.Plugged,
+		takenNS: int64(sp.CorrectionNS), wholeNS: int64(r.ConstantNS), startNS: sp.StartMonoNS, leadNS: sp.LeadNS, cuptiStartNS: rec.StartNS,
 	}, &sp, nil
 }

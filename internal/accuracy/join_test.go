@@ -128,22 +128,20 @@ func TestJoinWithoutWitness(t *testing.T) {
 
 func TestPlacing(t *testing.T) {
 	for _, tc := range []struct {
-		name     string
-		p        placing
-		early    int64
-		late     int64
-		off      int64
-		violated bool
+		name        string
+		p           placing
+		early, late int64
+		violated    bool
 	}{
-		{"inside", placing{"", 1000, 2000, 50, seen{900, 1100, 1850, 1900}}, 100, 150, 0, false},
-		{"placed too late, within uncertainty", placing{"", 1000, 2000, 50, seen{900, 960, 1850, 1900}}, -40, 150, 70, false},
-		{"placed too late", placing{"", 1000, 2000, 50, seen{900, 940, 1850, 1900}}, -60, 150, 80, true},
-		{"placed too early", placing{"", 1000, 2000, 50, seen{900, 1300, 2051, 2100}}, 300, -51, -200, true},
-		{"the last word was there at the first look", placing{"", 1000, 2000, 50, seen{900, 1300, 0, 2100}}, 300, 2000, -200, false},
+		{"inside", placing{"", 1000, 2000, 50, seen{900, 1100, 1850, 1900}}, 100, 150, false},
+		{"placed too late, within uncertainty", placing{"", 1000, 2000, 50, seen{900, 960, 1850, 1900}}, -40, 150, false},
+		{"placed too late", placing{"", 1000, 2000, 50, seen{900, 940, 1850, 1900}}, -60, 150, true},
+		{"placed too early", placing{"", 1000, 2000, 50, seen{900, 1300, 2051, 2100}}, 300, -51, true},
+		{"the last word was there at the first look", placing{"", 1000, 2000, 50, seen{900, 1300, 0, 2100}}, 300, 2000, false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			if e, l, o, v := tc.p.earlyNS(), tc.p.lateNS(), tc.p.offNS(), tc.p.violated(); e != tc.early || l != tc.late || o != tc.off || v != tc.violated {
-				t.Errorf("early %d, late %d, off %d, violated %v", e, l, o, v)
+			if e, l, v := tc.p.earlyNS(), tc.p.lateNS(), tc.p.violated(); e != tc.early || l != tc.late || v != tc.violated {
+				t.Errorf("early %d, late %d, violated %v", e, l, v)
 			}
 		})
 	}

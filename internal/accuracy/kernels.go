@@ -3,7 +3,8 @@ package main
 // kernelsPTX are the kernels that are measured. lt_spin keeps every thread of its
 // grid busy for so many cycles of its multiprocessor's clock; lt_acc_stamp writes
 // a value to a word of the host's at once and to the next word after so many
-// cycles, and does not end before that is visible there; lt_acc_begin does nothing.
+// cycles, and does not end before that is visible there; lt_acc_begin does nothing;
+// lt_acc_other is lt_spin for streams beside the one that is measured.
 var kernelsPTX = []byte(`.version 6.0
 .target sm_50
 .address_size 64
@@ -14,6 +15,20 @@ var kernelsPTX = []byte(`.version 6.0
 }
 
 .visible .entry lt_spin(.param .u64 cycles)
+{
+	.reg .pred %p;
+	.reg .b64 %c, %s, %n;
+	ld.param.u64 %c, [cycles];
+	mov.u64 %s, %clock64;
+L:
+	mov.u64 %n, %clock64;
+	sub.s64 %n, %n, %s;
+	setp.lt.s64 %p, %n, %c;
+	@%p bra L;
+	ret;
+}
+
+.visible .entry lt_acc_other(.param .u64 cycles)
 {
 	.reg .pred %p;
 	.reg .b64 %c, %s, %n;
@@ -52,6 +67,7 @@ const (
 	moduleName = "lt_accuracy"
 	spinName   = "lt_spin"
 	stampName  = "lt_acc_stamp"
+	otherName  = "lt_acc_other" // not in a plan, and its records are left out
 )
 
 // stampGap is how far apart lt_acc_stamp's two words lie, in bytes: on lines of

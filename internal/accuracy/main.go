@@ -47,7 +47,7 @@ func parse(args []string, stderr io.Writer) (o options, err error) {
 	parts := f.String("parts", strings.Join(allParts, ","), "what to measure, separated by commas")
 	f.Float64Var(&o.scale, "scale", 1, "samples a row, as a multiple of the usual 40 to 400")
 	f.IntVar(&o.processes, "processes", 8, "part constant: in how many processes with CUPTI (and as many without)")
-	f.IntVar(&o.cold, "cold", 12, "part cold: how often the GPU idles for 3 s")
+	f.IntVar(&o.cold, "cold", 6, "part cold: rounds of idling, four seconds each")
 	f.DurationVar(&o.align, "align", 10*time.Minute, "part align: for how long")
 	f.IntVar(&o.streams, "streams", 48, "part align: how many streams are kept busy")
 	f.StringVar(&o.activity, "activity", "bin/libactivity.so", "the library of cupti/activity.c; empty: do without CUPTI")

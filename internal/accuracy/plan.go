@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -96,11 +97,15 @@ func (p *planWriter) add(b *batch) error {
 	return nil
 }
 
-func (p *planWriter) close() error {
+func (p *planWriter) flush() error {
 	if err := p.w.Flush(); err != nil {
 		return fmt.Errorf("write the plan: %w", err)
 	}
-	return p.f.Close()
+	return nil
+}
+
+func (p *planWriter) close() error {
+	return errors.Join(p.flush(), p.f.Close())
 }
 
 func readPlan(r io.Reader) ([]batch, error) {
@@ -114,7 +119,7 @@ func readPlan(r io.Reader) ([]batch, error) {
 		case io.EOF:
 			return out, nil
 		default:
-			return nil, fmt.Errorf("read the plan, batch %d: %w", len(out)+1, err)
+			return out, fmt.Errorf("read the plan, batch %d: %w", len(out)+1, err)
 		}
 	}
 }

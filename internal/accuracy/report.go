@@ -69,7 +69,7 @@ func (r *report) add(res *result) {
 			g.control = append(g.control, *s)
 		}
 	}
-	r.placed = append(r.placed, placings(res)...)
+	r.placed = append(r.placed, placings(res.plan, res.spans)...)
 	r.spans += res.structure.spans
 	r.inside += res.structure.children
 	r.found = append(r.found, res.structure.found...)
@@ -146,11 +146,15 @@ func (r *report) all(parts ...string) []sample {
 func (r *report) print(w io.Writer) {
 	r.printProcesses(w)
 	r.printKernels(w)
+	r.printAlone(w)
+	r.printTaken(w)
 	r.printLines(w)
 	r.printAims(w)
 	r.printFollow(w)
 	r.printRaw(w)
-	r.printPlacing(w)
+	for _, bad := range printPlacing(w, r.placed) {
+		r.wrong = append(r.wrong, "placement, "+bad)
+	}
 	r.printStructure(w)
 	if len(r.wrong) > 0 {
 		fmt.Fprintf(w, "\n## Wrong\n\n")
@@ -251,6 +255,70 @@ func (r *report) printLines(w io.Writer) {
 	}
 }
 
+// taken tells what was taken off a span: all of the constant, what a shallow pair
+// holds, or something between.
+func (s *sample) taken() string {
+	switch d := s.wholeNS - s.takenNS; {
+	case d <= 0:
+		return "deep"
+	case d > 540: // about 720
+		return "shallow"
+	default:
+		return "unsure"
+	}
+}
+
+// printTaken shows the errors of queued kernels by what was known of the queue.
+func (r *report) printTaken(w io.Writer) {
+	all := filter(r.all("kernels", "follow", "constant"), func(s *sample) bool { return s.cuptiNS >= shortestNS })
+	if len(all) == 0 {
+		return
+	}
+	fmt.Fprint(w, "\n## What was known of the queue\n\nµs, error of kernels of 1 µs and more: deep is nine kernels or more behind the pair, shallow fewer, unsure that it was not known.\n\n",
+		"| stream | told | behind | n | p1 | p10 | p50 | p90 | p99 | within 0.2 | uncertainty p50 | inside it |\n| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n")
+	for _, m := range []string{"queued", "edge", "drained"} {
+		for _, g := range []spanring.Gap{spanring.GapQueued, spanring.GapStarved} {
+			for _, d := range []string{"deep", "unsure", "shallow"} {
+				of := filter(all, func(s *sample) bool { return s.Mode == m && s.gap == g && s.taken() == d })
+				if len(of) == 0 {
+					continue
+				}
+				e := distOf(pick(of, (*sample).errNS), aimNS)
+				fmt.Fprintf(w, "| %s | %s | %s | %d | %s | %s | %s | %s | %s | %s | %s | %s |\n", m, g, d, e.N, signed(e.P1), signed(e.P10), signed(e.P50), signed(e.P90),
+					signed(e.P99), percent(e.Inner), us(median(pick(of, func(s *sample) int64 { return s.uncNS }))), percent(share(of, (*sample).inUncertainty)))
+			}
+		}
+	}
+}
+
+// printAlone shows the kernels of the process without CUPTI, against the medians of
+// CUPTI's times of the same launches in the other: only narrow grids, whose times
+// CUPTI does not change.
+func (r *report) printAlone(w io.Writer) {
+	began := false
+	for _, k := range r.of("kernels") {
+		g := r.rows[k]
+		if k.Shape != shapes[0].name || len(g.control) == 0 || len(g.samples) == 0 {
+			continue
+		}
+		if !began {
+			fmt.Fprint(w, "\n## Kernels without CUPTI\n\nµs. One block; error is the published time less the median of CUPTI's in the process that had it.\n\n",
+				"| stream | clock | n | CUPTI p50 | raw p50 | error p1 | p10 | p50 | p90 | p99 | largest | within 0.2 | uncertainty p50 | inside it | told queued |\n",
+				"| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n")
+			began = true
+		}
+		m := int64(median(pick(g.samples, (*sample).cupti)))
+		of := slices.Clone(g.control)
+		for i := range of {
+			of[i].cuptiNS = m
+		}
+		e := distOf(pick(of, (*sample).errNS), aimNS)
+		fmt.Fprintf(w, "| %s | %s | %d | %s | %s | %s | %s | %s | %s | %s | %s | %s | %s | %s | %s |\n", k.Mode, k.Clock, e.N, us(float64(m)), us(median(pick(of, (*sample).raw))),
+			signed(e.P1), signed(e.P10), signed(e.P50), signed(e.P90), signed(e.P99), us(e.MaxAbs), percent(e.Inner),
+			us(median(pick(of, func(s *sample) int64 { return s.uncNS }))), percent(share(of, (*sample).inUncertainty)), percent(share(of, queued)))
+	}
+}
+
 func mode(k row) int { return slices.Index([]string{"queued", "edge", "drained"}, k.Mode) }
 
 // printAims says what was aimed at, over all kernels, and whether it was met.
@@ -298,7 +366,7 @@ func (r *report) printFollow(w io.Writer) {
 	}
 	for _, k := range rows {
 		g := r.rows[k]
-		one(k.Follow, filter(g.samples, func(s *sample) bool { return s.fromEnd >= 12 && s.plugged }), g.control)
+		one(k.Follow, filter(withoutLast(g.samples), func(s *sample) bool { return s.plugged }), withoutLast(g.control))
 	}
 	kernels := filter(r.all("kernels", "constant"), func(s *sample) bool { return s.plugged && s.Clock == "warm" && s.TargetNS <= 100_000 })
 	for _, p := range []struct {
@@ -336,23 +404,25 @@ func (r *report) printRaw(w io.Writer) {
 	}
 }
 
-func (r *report) printPlacing(w io.Writer) {
-	if len(r.placed) == 0 {
-		return
+// printPlacing shows how launches were placed on the host's clock and returns what
+// was beyond the published uncertainty.
+func printPlacing(w io.Writer, placed []placing) (wrong []string) {
+	if len(placed) == 0 {
+		return nil
 	}
-	fmt.Fprint(w, "\n## Placement on the host's clock\n\nµs. Room is from the start to the moment the first word was seen, and from the last look without the last word to the end: under -uncertainty the placement is beyond it.\n\n",
-		"| phase | n | uncertainty p50 | p99 | largest | middle off p1 | p50 | p99 | room before p1 | p50 | room behind p1 | p50 | violations |\n| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n")
+	fmt.Fprintf(w, "\n## Placement on the host's clock\n\nµs. The error lies between its two bounds, which for a sharp launch are at most %s apart.\n\n"+
+		"| phase | n | uncertainty p50 | p99 | largest | of them sharp | error at least, p1 | p50 | error at most, p50 | p99 | violations |\n| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n", us(sharpNS))
 	for _, phase := range []string{phaseSteady, phaseIdle, phaseBusy} {
-		var unc, off, early, late []int64
+		var unc, least, most []int64
 		bad := 0
-		for i := range r.placed {
-			p := &r.placed[i]
+		for i := range placed {
+			p := &placed[i]
 			if p.phase != phase {
 				continue
 			}
-			unc, off, early = append(unc, p.unc), append(off, p.offNS()), append(early, p.earlyNS())
-			if p.LastBefore != 0 {
-				late = append(late, p.lateNS())
+			unc = append(unc, p.unc)
+			if p.LastBefore != 0 && p.earlyNS()+p.lateNS() <= sharpNS {
+				least, most = append(least, -p.earlyNS()), append(most, p.lateNS())
 			}
 			if p.violated() {
 				bad++
@@ -361,13 +431,14 @@ func (r *report) printPlacing(w io.Writer) {
 		if len(unc) == 0 {
 			continue
 		}
-		u, o, e, l := distOf(unc, 0), distOf(off, 0), distOf(early, 0), distOf(late, 0)
-		fmt.Fprintf(w, "| %s | %d | %s | %s | %s | %s | %s | %s | %s | %s | %s | %s | %d |\n", phase, u.N, us(u.P50), us(u.P99), us(u.Max),
-			signed(o.P1), signed(o.P50), signed(o.P99), us(e.P1), us(e.P50), us(l.P1), us(l.P50), bad)
+		u, lo, hi := distOf(unc, 0), distOf(least, 0), distOf(most, 0)
+		fmt.Fprintf(w, "| %s | %d | %s | %s | %s | %d | %s | %s | %s | %s | %d |\n", phase, u.N, us(u.P50), us(u.P99), us(u.Max), lo.N,
+			signed(lo.P1), signed(lo.P50), signed(hi.P50), signed(hi.P99), bad)
 		if bad > 0 {
-			r.wrong = append(r.wrong, fmt.Sprintf("placement, %s: %d of %d beyond the published uncertainty", phase, bad, u.N))
+			wrong = append(wrong, fmt.Sprintf("%s: %d of %d beyond the published uncertainty", phase, bad, u.N))
 		}
 	}
+	return wrong
 }
 
 func (r *report) printStructure(w io.Writer) {
@@ -392,7 +463,12 @@ func (r *report) writeJSON(path string) error {
 		Queued      []int   `json:"queued"`
 		FromEnd     []int   `json:"pairs_behind"`
 		Stream      []int   `json:"stream"`
+		Start       []int64 `json:"start_mono_ns"`
+		Lead        []int64 `json:"lead_ns"`
+		CUPTIStart  []int64 `json:"cupti_start_ns"`
 		Control     []int64 `json:"raw_without_cupti_ns"`
+		ControlCorr []int64 `json:"corrected_without_cupti_ns"`
+		ControlUnc  []int64 `json:"uncertainty_without_cupti_ns"`
 		ControlRun  []int   `json:"process_without_cupti"`
 	}
 	var doc struct {
@@ -409,6 +485,8 @@ func (r *report) writeJSON(path string) error {
 	for _, k := range r.order {
 		g := r.rows[k]
 		o := outRow{row: k, Control: pick(g.control, (*sample).raw)}
+		o.ControlCorr = pick(g.control, func(s *sample) int64 { return s.corrNS })
+		o.ControlUnc = pick(g.control, func(s *sample) int64 { return s.uncNS })
 		for i := range g.control {
 			o.ControlRun = append(o.ControlRun, number[g.control[i].run])
 		}
@@ -421,6 +499,7 @@ func (r *report) writeJSON(path string) error {
 			o.Run, o.CUPTI, o.Raw = append(o.Run, number[s.run]), append(o.CUPTI, s.cuptiNS), append(o.Raw, s.rawNS)
 			o.Corrected, o.Uncertainty = append(o.Corrected, s.corrNS), append(o.Uncertainty, s.uncNS)
 			o.Queued, o.FromEnd, o.Stream = append(o.Queued, q), append(o.FromEnd, s.fromEnd), append(o.Stream, s.stream)
+			o.Start, o.Lead, o.CUPTIStart = append(o.Start, s.startNS), append(o.Lead, s.leadNS), append(o.CUPTIStart, s.cuptiStartNS)
 		}
 		doc.Rows = append(doc.Rows, o)
 	}

@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/lanetrace/lanetrace/collector"
@@ -37,6 +38,7 @@ type result struct {
 	SpreadNS    uint32 `json:"spread_ns"`
 	AnchorsLost uint64 `json:"anchors_given_up"`
 
+	mu        sync.Mutex // guards spans and wrong while the engine runs
 	plan      []batch
 	records   []record // nil without witness
 	spans     map[spanOf]collector.Span
@@ -92,8 +94,10 @@ func session(ctx context.Context, o options, name string, parts []string, witnes
 		_ = cmd.Wait()
 		return nil, err
 	}
+	stop := r.progress(plan, log)
 	_, werr := io.WriteString(in, proceed+"\n")
 	cerr := cmd.Wait()
+	stop()
 	rerr = read()
 	if cerr != nil { // then what was read is no wonder
 		return nil, fmt.Errorf("engine %s: %w: %s", name, cerr, lastLine(words.String()))
@@ -126,6 +130,41 @@ func session(ctx context.Context, o options, name string, parts []string, witnes
 		return nil, err
 	}
 	return r, nil
+}
+
+// progressEvery is how often a long engine says how far it is.
+const progressEvery = time.Minute
+
+// progress writes what the placement has come to so far, now and then, until it is
+// stopped.
+func (r *result) progress(plan string, log io.Writer) (stop func()) {
+	done := make(chan struct{})
+	var g sync.WaitGroup
+	g.Go(func() {
+		t := time.NewTicker(progressEvery)
+		defer t.Stop()
+		for {
+			select {
+			case <-done:
+				return
+			case <-t.C:
+			}
+			f, err := os.Open(plan)
+			if err != nil {
+				continue
+			}
+			b, _ := readPlan(f) // the last line may be half written
+			f.Close()
+			r.mu.Lock()
+			placed := placings(b, r.spans)
+			r.mu.Unlock()
+			printPlacing(log, placed)
+		}
+	})
+	return func() {
+		close(done)
+		g.Wait()
+	}
 }
 
 func lastLine(s string) string {
@@ -180,6 +219,8 @@ func (r *result) read(ctx context.Context, dir string) (wait func() error, err e
 }
 
 func (r *result) observe(s *collector.Step) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	if s.Faulty() {
 		r.wrong = append(r.wrong, fmt.Sprintf("%s: step %d is incomplete (%q), %d spans failed, %d dropped, %d left out",
 			r.Name, s.Number, s.Incomplete, s.FailedCount, s.Dropped, s.LeftOut))
