@@ -11,16 +11,68 @@ import (
 	"strings"
 )
 
-// shape is a model and how full its batch is: short, middling and long kernels.
+// shape is a model and, unless it is the model's own, how full its batch is: short,
+// middling and long kernels.
 type shape struct {
-	name string
-	args []string
+	name, model string
+	batch       int
 }
 
-var shapes = []shape{
-	{"short", []string{"--model", "tiny"}},
-	{"middling", []string{"--model", "small"}},
-	{"long", []string{"--model", "small", "--max-batch", "256"}},
+var shapes = []shape{{"short", "tiny", 0}, {"middling", "small", 0}, {"long", "small", 256}}
+
+func (s *shape) args() []string {
+	args := []string{"--model", s.model}
+	if s.batch > 0 {
+		args = append(args, "--max-batch", strconv.Itoa(s.batch))
+	}
+	return args
+}
+
+// shape is the name of what was measured.
+func (r *report) shape() string {
+	name := ""
+	for _, s := range shapes {
+		if s.model == r.Model && (s.batch == r.Batch || s.batch == 0) {
+			name = s.name
+		}
+	}
+	return name
+}
+
+// rows are the table rows of a report.
+func (r *report) rows() (out []row) {
+	for i := range r.Modes {
+		out = append(out, row{r.shape(), r.Launches, r.Graph, r.Rounds, &r.Modes[i]})
+	}
+	return out
+}
+
+// read reads what -raw kept: of each shape and way of launching the last.
+func read(files []string) (out []*report, err error) {
+	for _, s := range shapes {
+		for _, graph := range []bool{false, true} {
+			var last *report
+			for _, f := range files {
+				b, err := os.ReadFile(f)
+				if err != nil {
+					return nil, err
+				}
+				for line := range strings.Lines(string(b)) {
+					var r report
+					if err := json.Unmarshal([]byte(line), &r); err != nil {
+						return nil, fmt.Errorf("%s: %w", f, err)
+					}
+					if len(r.Modes) > 0 && r.shape() == s.name && r.Graph == graph {
+						last = &r
+					}
+				}
+			}
+			if last != nil {
+				out = append(out, last)
+			}
+		}
+	}
+	return out, nil
 }
 
 // report is what decode --ab --json prints, as far as it is shown here. Times are
@@ -28,6 +80,7 @@ var shapes = []shape{
 type report struct {
 	Backend  string `json:"backend"`
 	GPU      string `json:"gpu"`
+	Model    string `json:"model"`
 	Graph    bool   `json:"graph"`
 	Batch    int    `json:"batch"`
 	Lanes    int    `json:"lanes_per_step"`
@@ -91,7 +144,7 @@ func (o *options) runDecode(ctx context.Context, s shape, graph bool, cupti stri
 	args := append([]string{
 		"--backend", o.backend, "--no-verify", "--json", "--dir", dir,
 		"--ab", strconv.Itoa(o.rounds), "--ab-time", o.time.String(),
-	}, s.args...)
+	}, s.args()...)
 	if graph {
 		args = append(args, "--graph")
 	}

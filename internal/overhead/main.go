@@ -27,6 +27,7 @@ type options struct {
 	cupti   string
 	cuda    string
 	raw     string
+	from    string
 
 	python, agent, llama string
 	pythonRounds         int
@@ -52,6 +53,7 @@ func command(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	fs.StringVar(&o.cupti, "cupti", "auto", "auto: made with gcc where CUPTI is installed; none; or a library made from internal/cubench/cupti")
 	fs.StringVar(&o.cuda, "cuda", "", "the CUDA toolkit (default: CUDA_HOME, then /usr/local/cuda*)")
 	fs.StringVar(&o.raw, "raw", "", "a file for every round's figures, a JSON document a line")
+	fs.StringVar(&o.from, "from", "", "print the tables of files that -raw wrote, separated by commas, and measure nothing: of each row the last")
 	fs.StringVar(&o.python, "python", "", "Python with torch and transformers, for the attached model")
 	fs.StringVar(&o.agent, "agent", "bin/liblanetrace.so", "the library that attaches to it")
 	fs.StringVar(&o.llama, "llama", "examples/python/llama.py", "the model")
@@ -93,6 +95,14 @@ func (o *options) check(fs *flag.FlagSet) error {
 
 // measure prints what it measures as it comes, tables when all of theirs is there.
 func (o *options) measure(ctx context.Context, w, stderr io.Writer) error {
+	if o.from != "" {
+		reports, err := read(strings.Split(o.from, ","))
+		if err != nil {
+			return err
+		}
+		show(w, reports)
+		return nil
+	}
 	lib, err := o.profiler(ctx)
 	if err != nil {
 		fmt.Fprintf(w, "Left out, CUPTI: %v\n", err)
@@ -100,9 +110,7 @@ func (o *options) measure(ctx context.Context, w, stderr io.Writer) error {
 	if lib != "" && lib != o.cupti {
 		defer os.RemoveAll(filepath.Dir(lib))
 	}
-	var rows []row
-	var gpu string
-	var dropped, failed uint64
+	var reports []*report
 	for _, s := range shapes {
 		if !slices.Contains(strings.Split(o.shapes, ","), s.name) {
 			continue
@@ -114,17 +122,26 @@ func (o *options) measure(ctx context.Context, w, stderr io.Writer) error {
 				return err
 			}
 			fmt.Fprintf(stderr, "overhead: %s, graph %v: %.1f s\n", s.name, graph, time.Since(begin).Seconds())
-			gpu = r.GPU + " (" + r.Backend + ")"
-			dropped, failed = dropped+r.Dropped, failed+r.Failed
-			for i := range r.Modes {
-				rows = append(rows, row{fmt.Sprintf("%s (batch %d)", s.name, r.Batch), r.Launches, graph, r.Rounds, &r.Modes[i]})
-			}
+			reports = append(reports, r)
 		}
 	}
-	fmt.Fprintf(w, "%s, %d rounds, spans dropped %d, failed %d\n", gpu, o.rounds, dropped, failed)
+	show(w, reports)
+	return o.pythonTable(ctx, w)
+}
+
+// show prints the tables of decode's reports.
+func show(w io.Writer, reports []*report) {
+	var rows []row
+	var dropped, failed uint64
+	gpu := "nothing"
+	for _, r := range reports {
+		gpu = r.GPU + " (" + r.Backend + ")"
+		dropped, failed = dropped+r.Dropped, failed+r.Failed
+		rows = append(rows, r.rows()...)
+	}
+	fmt.Fprintf(w, "%s, spans dropped %d, failed %d\n", gpu, dropped, failed)
 	levelTables(w, rows)
 	profilerTable(w, rows)
-	return o.pythonTable(ctx, w)
 }
 
 // profiler is the library that switches CUPTI's records, "" with the reason why there

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
 
 	"github.com/lanetrace/lanetrace/internal/cubench/cupti"
@@ -84,8 +85,8 @@ func TestMeasure(t *testing.T) {
 	raw := filepath.Join(t.TempDir(), "raw.jsonl")
 	out, _ := run(t, 0, "-decode", decode(t), "-backend", "sim", "-shapes", "short", "-rounds", "25", "-time", "100us", "-cuda", toolkit(t), "-raw", raw)
 	difference := regexp.MustCompile(`^[+-]\d+\.\d \[[+-]\d+\.\d to [+-]\d+\.\d\]$`)
-	for _, how := range []string{"eager, the host waits", "eager, the host runs ahead", "graph, the host waits", "graph, the host runs ahead"} {
-		row := "short (batch 1), " + how
+	for _, how := range []string{"eager, waits", "eager, runs ahead", "graph, waits", "graph, runs ahead"} {
+		row := "short, " + how
 		got := cells(out, row)
 		if len(got) != 3 {
 			t.Fatalf("%d rows of %s in\n%s", len(got), row, out)
@@ -112,6 +113,10 @@ func TestMeasure(t *testing.T) {
 	lines := strings.Split(strings.TrimSpace(string(b)), "\n")
 	if len(lines) != 2 {
 		t.Fatalf("%d raw documents, want 2", len(lines))
+	}
+	again, _ := run(t, 0, "-from", raw+","+raw)
+	if d := cmp.Diff(strings.TrimSuffix(out, "\nLeft out, the attached PyTorch model: no -python was given\n"), again); d != "" {
+		t.Errorf("tables of what was kept (-measured +read):\n%s", d)
 	}
 	for _, l := range lines {
 		var r report
@@ -148,10 +153,10 @@ func TestFigures(t *testing.T) {
 	levelTables(&b, rows)
 	profilerTable(&b, rows)
 	for _, want := range []string{
-		"| middling, eager, the host waits | 76 | 1300 | +0.1 [-0.0 to +0.2] | +3.1 [+2.9 to +3.4] | 0.24 % | 1 in 4 | 31 × 30 |\n",
+		"| middling, eager, waits | 76 | 1,300 | +0.1 [-0.0 to +0.2] | +3.1 [+2.9 to +3.4] | 0.24 % | 1 in 4 | 31 × 30 |\n",
 		// 266 µs by 76 launches, and by 70 steps.
-		"| middling, eager, the host waits | +266.0 [+260.0 to +270.0] | 3.50 | 70 | +3.80 | 0.292 % | +3.9 [+3.3 to +4.1] |\n",
-		"| middling, eager, the host waits | 1300 | 1300 | 1305 | +5.9 [+5.0 to +7.0] | 0.50 % | 76.0 |\n",
+		"| middling, eager, waits | +266.0 [+260.0 to +270.0] | 3.50 | 70 | +3.80 | 0.292 % | +3.9 [+3.3 to +4.1] |\n",
+		"| middling, eager, waits | 1,300 | 1,300 | 1,305 | +5.9 [+5.0 to +7.0] | +0.5 % | 76.0 |\n",
 	} {
 		if !strings.Contains(b.String(), want) {
 			t.Errorf("no %q in\n%s", want, &b)
@@ -228,6 +233,7 @@ func TestRefusals(t *testing.T) {
 		{[]string{"-shapes", "short,tall"}, 2, `no shape "tall"`},
 		{[]string{"more"}, 2, `unexpected argument "more"`},
 		{[]string{"-decode", "/not/there", "-cupti", "none"}, 1, "/not/there"},
+		{[]string{"-from", "/not/there"}, 1, "/not/there"},
 	} {
 		if _, said := run(t, c.status, c.args...); !strings.Contains(said, c.want) {
 			t.Errorf("%v: %q, want %q", c.args, said, c.want)

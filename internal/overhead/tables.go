@@ -24,13 +24,14 @@ func (r *row) step() string {
 	if r.m.Async {
 		sync = "runs ahead"
 	}
-	return fmt.Sprintf("%s, %s, the host %s", r.shape, how, sync)
+	return r.shape + ", " + how + ", " + sync
 }
 
 // micros is a time in µs, with the digits that a measurement of this kind has.
 func micros(ns float64) string {
 	if math.Abs(ns) >= 1e6 {
-		return fmt.Sprintf("%.0f", ns/1e3)
+		us := int(math.Round(ns / 1e3))
+		return fmt.Sprintf("%d,%03d", us/1000, max(us, -us)%1000)
 	}
 	return fmt.Sprintf("%.1f", ns/1e3)
 }
@@ -53,7 +54,7 @@ func (d *difference) percent() string {
 // levelTables print what levels cost: a step at off and what each level adds, then
 // what arming does.
 func levelTables(w io.Writer, rows []row) {
-	fmt.Fprint(w, "\n| step | launches | at off, µs | basic - off, µs | lane - basic, µs | of the step | lanes timed | rounds × steps |\n| --- | --- | --- | --- | --- | --- | --- | --- |\n")
+	fmt.Fprint(w, "\n| kernels, launched, the host | launches | at off, µs | basic - off, µs | lane - basic, µs | of the step | lanes timed | rounds × steps |\n| --- | --- | --- | --- | --- | --- | --- | --- |\n")
 	for i := range rows {
 		r := &rows[i]
 		if r.m.Profiled {
@@ -67,7 +68,7 @@ func levelTables(w io.Writer, rows []row) {
 		fmt.Fprintf(w, "| %s | %d | %s | %s | %s | %s | %s | %d × %d |\n", r.step(), r.launches, micros(r.m.level("off")),
 			r.m.difference("basic", "off").interval(), lane.interval(), lane.percent(), timed, r.rounds, r.m.Steps)
 	}
-	fmt.Fprint(w, "\n| step | an armed step - lane, µs | a launch, µs | armed, one in | so kernel - lane, µs | of the step | measured, µs |\n| --- | --- | --- | --- | --- | --- | --- |\n")
+	fmt.Fprint(w, "\n| kernels, launched, the host | an armed step - lane, µs | a launch, µs | armed, one in | so kernel - lane, µs | of the step | measured, µs |\n| --- | --- | --- | --- | --- | --- | --- |\n")
 	for i := range rows {
 		r := &rows[i]
 		armed := r.m.difference("armed", "lane")
@@ -84,7 +85,7 @@ func levelTables(w io.Writer, rows []row) {
 // off while CUPTI had not been asked for anything yet.
 func profilerTable(w io.Writer, rows []row) {
 	before := make(map[string]float64)
-	head := "\n| step | before CUPTI, µs | records off, µs | on, µs | on - off, µs | of the step | kernels recorded a step |\n| --- | --- | --- | --- | --- | --- | --- |\n"
+	head := "\n| kernels, launched, the host | before CUPTI, µs | records off, µs | on, µs | on - off, µs | on over before | kernels recorded a step |\n| --- | --- | --- | --- | --- | --- | --- |\n"
 	for i := range rows {
 		r := &rows[i]
 		if !r.m.Profiled {
@@ -92,8 +93,9 @@ func profilerTable(w io.Writer, rows []row) {
 			continue
 		}
 		d := r.m.difference("profiler", "off")
-		fmt.Fprintf(w, "%s| %s | %s | %s | %s | %s | %s | %.1f |\n", head, r.step(), micros(before[r.step()]), micros(r.m.level("off")),
-			micros(r.m.level("profiler")), d.interval(), d.percent(), r.m.Kernels)
+		on, was := r.m.level("profiler"), before[r.step()]
+		fmt.Fprintf(w, "%s| %s | %s | %s | %s | %s | %+.1f %% | %.1f |\n", head, r.step(), micros(was), micros(r.m.level("off")), micros(on),
+			d.interval(), 100*(on/was-1), r.m.Kernels)
 		head = ""
 	}
 }
