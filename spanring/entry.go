@@ -107,7 +107,7 @@ type Gap uint8
 // What is known of the gap between a pair's start stamp and its work.
 const (
 	GapUnknown Gap = 0 // not asked (lanes)
-	GapQueued  Gap = 1 // the start was still pending when the launch returned: no host gap inside
+	GapQueued  Gap = 1 // the start was still pending when all had been enqueued: no host gap inside
 	GapStarved Gap = 2 // the stream had run dry: the pair holds launch latency
 )
 
