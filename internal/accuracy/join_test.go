@@ -146,3 +146,33 @@ func TestPlacing(t *testing.T) {
 		})
 	}
 }
+
+func TestFixedPart(t *testing.T) {
+	var all []record
+	at := int64(0)
+	add := func(stream uint32, took int64, name string) {
+		all = append(all, record{opKernel, at, at + took, stream, uint32(len(all) + 1), 0, name})
+		at += took + 10
+	}
+	for range 2 { // two tries, of which the first is too noisy
+		add(3, 2_000_000, spinName)
+		for i := range 128 {
+			add(3, []int64{1023, 1523, 3023, 5523}[i%4], spinName)
+		}
+	}
+	for i := range 20 {
+		all[i].EndNS += 5000
+	}
+	add(7, 500, spinName) // the engine's own
+	add(7, 2, beginName)
+	add(3, 77, spinName)
+	if ns, ok := fixedPart(all); !ok || ns < 522.9 || ns > 523.1 {
+		t.Errorf("%v, %v; want 523", ns, ok)
+	}
+	if _, ok := fixedPart(all[1:]); ok {
+		t.Error("of what is no whole calibration, something was said")
+	}
+	if _, ok := fixedPart(nil); ok {
+		t.Error("of nothing, something was said")
+	}
+}

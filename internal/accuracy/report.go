@@ -169,15 +169,18 @@ func (r *report) print(w io.Writer) {
 
 // printProcesses shows each process's constant beside what CUPTI says it was.
 func (r *report) printProcesses(w io.Writer) {
-	fmt.Fprint(w, "\n## Processes\n\nThe constant that each process measured for itself, and its queued pairs of 5 µs kernels on three streams, without the last dozen of each queue: medians in µs.\n\n",
-		"| process | CUPTI | calibration | constant | spread | raw pairs | pair - CUPTI | constant off by |\n| --- | --- | --- | --- | --- | --- | --- | --- |\n")
+	fmt.Fprint(w, "\n## Processes\n\nThe constant that each process measured for itself, and its queued pairs of 5 µs kernels on three streams, without the last dozen of each queue: medians in µs. The fixed part is where CUPTI's times of the calibration's own kernels meet zero cycles.\n\n",
+		"| process | CUPTI | calibration | constant | spread | raw pairs | pair - CUPTI | constant off by | fixed part |\n| --- | --- | --- | --- | --- | --- | --- | --- | --- |\n")
 	all := r.all("constant")
 	for _, k := range r.of("constant") {
 		all = append(all, r.rows[k].control...)
 	}
 	for _, res := range r.results {
 		mine := filter(all, func(s *sample) bool { return s.run == res.Name && queued(s) && s.plugged && s.fromEnd >= 12 })
-		raw, excess, off, with := "", "", "", "no"
+		raw, excess, off, with, fixed := "", "", "", "no", ""
+		if f, ok := fixedPart(res.records); ok {
+			fixed = fmt.Sprintf("%.3f", f/1e3)
+		}
 		for stream := range 3 {
 			of := filter(mine, func(s *sample) bool { return s.stream == stream })
 			if len(of) > 0 {
@@ -193,7 +196,7 @@ func (r *report) printProcesses(w io.Writer) {
 				off = signed(float64(res.ConstantNS) - median(pick(mine, (*sample).excessNS)))
 			}
 		}
-		fmt.Fprintf(w, "| %s | %s | %s | %s | %s | %s| %s| %s |\n", res.Name, with, res.Calibration, us(float64(res.ConstantNS)), us(float64(res.SpreadNS)), raw, excess, off)
+		fmt.Fprintf(w, "| %s | %s | %s | %s | %s | %s| %s| %s | %s |\n", res.Name, with, res.Calibration, us(float64(res.ConstantNS)), us(float64(res.SpreadNS)), raw, excess, off, fixed)
 	}
 }
 
