@@ -61,14 +61,9 @@ type stepCost struct {
 	landed atomic.Bool
 }
 
-// reset makes a step's place another's. What the old one's lanes would have settled is
-// settled by that.
-func (o *overhead) reset(c *stepCost) {
+// reset makes a step's place another's.
+func (c *stepCost) reset() {
 	c.hostNS.Store(0)
-	if booked := c.bookedNS.Load(); booked != 0 {
-		c.bookedNS.Store(0)
-		o.time.aheadNS.Add(-booked)
-	}
 	if c.landed.Load() {
 		c.landed.Store(false)
 		c.gpuNS.Store(0)
@@ -109,7 +104,6 @@ func (o *overhead) ended(c *stepCost, e *endedStep) (knownNS int64) {
 		return knownNS
 	}
 	c.bookedNS.Store(booked)
-	o.time.aheadNS.Add(booked)
 	c.hostNS.Store(host + 1)
 	o.pay(host + booked)
 	if c.landed.Load() {
@@ -143,16 +137,14 @@ func (o *overhead) take(c *stepCost, armed bool) (knownNS int64) {
 	if !armed {
 		o.time.observeBeyond(beyond)
 	}
-	o.time.aheadNS.Add(-booked)
 	o.pay(beyond - booked)
 	return beyond
 }
 
 // pay pays both budgets; ns under 0 takes back.
 func (o *overhead) pay(ns int64) {
-	ahead := o.time.aheadNS.Load()
-	o.arms.budget.pay(ns, ahead)
-	o.lanes.budget.pay(ns, ahead)
+	o.arms.budget.pay(ns)
+	o.lanes.budget.pay(ns)
 }
 
 // stepTime is what steps take: each the longer of its part on the host and on the
@@ -165,9 +157,6 @@ type stepTime struct {
 	// What the GPU's part of unarmed steps had beyond the host's: of the last that
 	// landed, and on average.
 	lastBeyondNS, meanBeyondNS atomic.Int64
-
-	// aheadNS was paid for parts on the GPU that are not known yet.
-	aheadNS atomic.Int64
 
 	meanNS runningMean // of unarmed steps
 }
@@ -205,8 +194,8 @@ const maxOwedNS = 1 << 60
 // budget is a share of step time. 0 is without bound.
 type budget struct {
 	share float64
-	// owedNS is the step time that has to pass before more may be spent. Under 0 it is
-	// what was paid ahead, which may still be taken back; it covers nothing that is spent
+	// owedNS is the step time that has to pass before more may be spent. What is under 0
+	// was paid beyond that, and may still be taken back; it covers nothing that is spent
 	// later.
 	owedNS atomic.Int64
 }
@@ -227,15 +216,14 @@ func (b *budget) spend(costNS int64) {
 	}
 }
 
-// pay covers by the time of a step. aheadNS is what is paid ahead altogether.
-func (b *budget) pay(stepNS, aheadNS int64) {
-	if b.share <= 0 {
+// pay covers by the time of a step.
+func (b *budget) pay(stepNS int64) {
+	if b.share <= 0 || stepNS == 0 {
 		return
 	}
 	for {
 		old := b.owedNS.Load()
-		next := max(-aheadNS, min(old-stepNS, maxOwedNS))
-		if next == old || b.owedNS.CompareAndSwap(old, next) {
+		if b.owedNS.CompareAndSwap(old, max(-maxOwedNS, min(old-stepNS, maxOwedNS))) {
 			return
 		}
 	}

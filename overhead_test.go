@@ -242,9 +242,13 @@ func TestBudgets(t *testing.T) {
 					flightNS = max(flightNS, int64(p.behind+1)*(p.gpuNS+p.gpuNS*p.jitter/100+int64(p.launches)*launchCostNS+int64(p.lanes)*laneCostNS))
 				}
 			}
-			unarmed := 0
+			unarmed, run, longest := 0, 0, 0
 			for i := range steps {
 				s := &steps[i]
+				if run++; !s.untimed {
+					run = 0
+				}
+				longest = max(longest, run)
 				timeNS, launchNS, laneNS, overNS = timeNS+s.stepNS, launchNS+s.launchNS, laneNS+s.laneNS, overNS+s.overNS
 				if s.armed && !s.asked {
 					if i > 0 && unarmed < l.every-1 {
@@ -254,6 +258,19 @@ func TestBudgets(t *testing.T) {
 				} else {
 					unarmed++
 				}
+			}
+			// The estimate of a step without lanes is off by what steps vary, and where they
+			// shrink for as long as none is timed.
+			var mayNS, lastNS int64
+			for _, p := range l.phases {
+				mayNS += int64(p.steps) * p.gpuNS * 2 * p.jitter / 100
+				if p.gpuNS < lastNS {
+					mayNS += int64(longest+p.behind+1) * (lastNS + lastNS*p.jitter/100)
+				}
+				lastNS = p.gpuNS
+			}
+			if overNS > mayNS {
+				t.Errorf("steps without lanes were taken for %d ns longer than they were, of which %d ns are explained", overNS, mayNS)
 			}
 			// 1 ns for each sum's rounding.
 			slack := func(share float64) float64 { return share*float64(flightNS+overNS) + 1 }
@@ -291,6 +308,56 @@ func writeLoads(t *testing.T, b []byte, loads []load) {
 	fmt.Fprintf(&out, "result %s\n", loads[at].result)
 	if err := os.WriteFile(budgetFile, []byte(out.String()), 0o644); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestStepTime: the time of steps is the longer of both parts of each, and no moment of
+// either counts twice.
+func TestStepTime(t *testing.T) {
+	type step struct {
+		begin, end int64
+		// Lanes landed so, in turn; before the end where it says so.
+		gpu   [][2]int64
+		early bool
+		want  int64
+	}
+	for _, c := range []struct {
+		name  string
+		steps []step
+	}{
+		{"the host waits", []step{{100, 200, [][2]int64{{120, 190}}, false, 100}, {300, 400, [][2]int64{{310, 400}}, false, 100}}},
+		{"the host runs ahead", []step{{100, 110, [][2]int64{{105, 205}}, false, 100}, {120, 130, [][2]int64{{205, 305}}, false, 100}}},
+		{"lanes land before the step ends", []step{{100, 200, [][2]int64{{120, 190}}, true, 100}, {200, 210, [][2]int64{{205, 305}}, true, 100}}},
+		{"steps overlap on the host", []step{{100, 200, nil, false, 100}, {150, 250, nil, false, 50}, {160, 240, nil, false, 0}}},
+		{"steps overlap on the GPU", []step{{100, 101, [][2]int64{{100, 200}}, false, 100}, {101, 102, [][2]int64{{150, 250}}, false, 50}}},
+		{"one within the other", []step{{100, 101, [][2]int64{{100, 200}}, false, 100}, {101, 102, [][2]int64{{120, 180}}, false, 1}}},
+		{"lanes of one step on two GPUs", []step{{100, 150, [][2]int64{{100, 200}, {100, 230}}, false, 130}}},
+		{"idle between", []step{{100, 200, nil, false, 100}, {10_000, 10_050, [][2]int64{{10_010, 10_040}}, false, 50}}},
+		{"a clock that places lanes late", []step{{100, 200, [][2]int64{{1_000, 1_010}}, false, 100}}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var o overhead
+			o.init(1, 1, 0)
+			for i, s := range c.steps {
+				var cost stepCost
+				var got int64
+				land := func() {
+					for _, g := range s.gpu {
+						got += o.onGPU(&cost, false, g[0], g[1])
+					}
+				}
+				if s.early {
+					land()
+				}
+				got += o.ended(&cost, &endedStep{beginNS: s.begin, endNS: s.end, lanes: uint32(len(s.gpu))})
+				if !s.early {
+					land()
+				}
+				if got != s.want {
+					t.Errorf("step %d takes %d, want %d", i+1, got, s.want)
+				}
+			}
+		})
 	}
 }
 

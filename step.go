@@ -104,7 +104,7 @@ func (h *Hub) stepBegin() Step {
 	st.timed.Store(0)
 	st.linked.Store(0)
 	st.armed.Store(armed)
-	h.over.reset(&st.cost)
+	st.cost.reset()
 	st.opened.Store(0)
 	st.id.Store(id)
 	h.ring.Add(spanring.CtrBegun, 1)

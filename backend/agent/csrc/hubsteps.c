@@ -61,7 +61,7 @@ lt_step lt_step_begin_by(unsigned source) {
   atomic_store(&st->timed, 0);
   atomic_store(&st->links, 0);
   atomic_store(&st->armed, armed);
-  lt_overhead_reset(&h->over, &st->cost);
+  lt_step_cost_reset(&st->cost);
   atomic_store(&st->opened, 0);
   atomic_store(&st->id, id);
   lt_ring_add(h->ring, LT_CTR_BEGUN, 1);

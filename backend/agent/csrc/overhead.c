@@ -25,20 +25,18 @@ static void spend(lt_budget *b, int64_t cost_ns) {
   }
 }
 
-static void pay(lt_budget *b, int64_t step_ns, int64_t ahead_ns) {
-  if (!(b->share > 0))
+static void pay(lt_budget *b, int64_t step_ns) {
+  if (!(b->share > 0) || step_ns == 0)
     return;
-  int64_t old = atomic_load(&b->owed_ns), next;
-  do
-    next = most(-ahead_ns, least(old - step_ns, MAX_OWED_NS));
-  while (next != old && !atomic_compare_exchange_weak(&b->owed_ns, &old, next));
+  int64_t old = atomic_load(&b->owed_ns);
+  while (!atomic_compare_exchange_weak(&b->owed_ns, &old, most(-MAX_OWED_NS, least(old - step_ns, MAX_OWED_NS)))) {
+  }
 }
 
 // pay_both pays both budgets; ns under 0 takes back.
 static void pay_both(lt_overhead *o, int64_t ns) {
-  const int64_t ahead = atomic_load(&o->time.ahead_ns);
-  pay(&o->arms.budget, ns, ahead);
-  pay(&o->lanes.budget, ns, ahead);
+  pay(&o->arms.budget, ns);
+  pay(&o->lanes.budget, ns);
 }
 
 // stride is in how many steps of that length the cost is within the budget.
@@ -130,7 +128,6 @@ static int64_t take(lt_overhead *o, lt_step_cost *c, bool armed) {
   atomic_fetch_sub(&c->host_ns, used);
   if (!armed)
     observe_beyond(o, beyond);
-  atomic_fetch_sub(&o->time.ahead_ns, booked);
   pay_both(o, beyond - booked);
   return beyond;
 }
@@ -155,7 +152,6 @@ int64_t lt_overhead_ended(lt_overhead *o, lt_step_cost *c, const lt_ended_step *
     return host + booked;
   }
   atomic_store(&c->booked_ns, booked);
-  atomic_fetch_add(&o->time.ahead_ns, booked);
   atomic_store(&c->host_ns, host + 1);
   pay_both(o, host + booked);
   return host + (atomic_load(&c->landed) ? take(o, c, e->armed) : 0);
@@ -168,13 +164,8 @@ int64_t lt_overhead_on_gpu(lt_overhead *o, lt_step_cost *c, bool armed, int64_t 
   return atomic_load(&c->host_ns) == 0 ? 0 : take(o, c, armed);
 }
 
-void lt_overhead_reset(lt_overhead *o, lt_step_cost *c) {
+void lt_step_cost_reset(lt_step_cost *c) {
   atomic_store(&c->host_ns, 0);
-  const int64_t booked = atomic_load(&c->booked_ns);
-  if (booked != 0) {
-    atomic_store(&c->booked_ns, 0);
-    atomic_fetch_sub(&o->time.ahead_ns, booked);
-  }
   if (atomic_load(&c->landed)) {
     atomic_store(&c->landed, false);
     atomic_store(&c->gpu_ns, 0);

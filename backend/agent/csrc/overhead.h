@@ -24,7 +24,7 @@
 enum { LT_LAUNCH_COST_NS = 3500, LT_LANE_COST_NS = 3500 };
 
 // A share of step time; 0 is without bound. owed_ns is the step time that has to pass
-// before more may be spent. Under 0 it is what was paid ahead, which may still be taken
+// before more may be spent. What is under 0 was paid beyond that, and may still be taken
 // back; it covers nothing that is spent later.
 typedef struct lt_budget {
   double share;
@@ -55,7 +55,6 @@ typedef struct lt_overhead {
     // What the GPU's part of unarmed steps had beyond the host's: of the last that
     // landed, and on average.
     _Atomic int64_t last_beyond_ns, mean_beyond_ns;
-    _Atomic int64_t ahead_ns; // paid for parts on the GPU that are not known yet
     _Atomic uint64_t mean_ns; // of unarmed steps, bits of a double
   } time;
 } lt_overhead;
@@ -89,8 +88,8 @@ bool lt_overhead_begin(lt_overhead *o, bool kernel, bool *asked, bool *untimed);
 int64_t lt_overhead_ended(lt_overhead *o, lt_step_cost *c, const lt_ended_step *e);
 int64_t lt_overhead_on_gpu(lt_overhead *o, lt_step_cost *c, bool armed, int64_t from_ns, int64_t to_ns);
 
-// lt_overhead_reset makes a step's place another's. [hot]
-void lt_overhead_reset(lt_overhead *o, lt_step_cost *c);
+// lt_step_cost_reset makes a step's place another's. [hot]
+void lt_step_cost_reset(lt_step_cost *c);
 
 uint32_t lt_overhead_asked(const lt_overhead *o);
 // The strides: how many steps it takes from one armed step to the next, and from one
