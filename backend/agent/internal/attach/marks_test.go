@@ -258,6 +258,35 @@ func TestLevelChangesInARange(t *testing.T) {
 	}
 }
 
+// TestLaneBudget leaves the lanes of every step but the first out, in programs that are
+// not changed: the others are steps that say so, and nothing is taken for misuse.
+func TestLaneBudget(t *testing.T) {
+	program := compileEngine(t, "ranges.c", false)
+	for _, tc := range []struct {
+		scenario, setting string
+		lanes             []string
+		steps             uint64
+	}{
+		{"vllm", "vllm", numbered([]string{"preprocess", "forward", "postprocess", "sample"}), 4},
+		{"sglang", "sglang", numbered([]string{"run_batch", "replay < run_batch"}), 2},
+		{"unmarked", "graph", numbered([]string{"graph"}), 3},
+	} {
+		r := start(t, runOptions{level: "lane", settle: true, env: []string{"LANETRACE_STEP=" + tc.setting, "LANETRACE_LANE_BUDGET=1e-12"}}, program, tc.scenario)
+		if r.code != 0 {
+			t.Fatalf("%s: exit code %d, standard error %q\n%s", tc.scenario, r.code, r.stderr, r.stdout)
+		}
+		got := r.only(t)
+		if diff := cmp.Diff(tc.lanes, got.Lanes); diff != "" {
+			t.Errorf("%s: lanes (-want +got):\n%s", tc.scenario, diff)
+		}
+		c := got.Counters
+		if c[spanring.CtrStepsUntimed] != tc.steps-1 || c[spanring.CtrStepsEnded] != tc.steps || c[spanring.CtrMisuse] != 0 || c.InFlight() != 0 {
+			t.Errorf("%s: %d of %d steps untimed, misuse %d, %d in flight, want all but the first of %d", tc.scenario,
+				c[spanring.CtrStepsUntimed], c[spanring.CtrStepsEnded], c[spanring.CtrMisuse], c.InFlight(), tc.steps)
+		}
+	}
+}
+
 // TestRangesFromBeforeTheStart opens ranges before there is a context, and raises and
 // lowers the level within them.
 func TestRangesFromBeforeTheStart(t *testing.T) {
