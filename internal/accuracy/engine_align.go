@@ -43,7 +43,7 @@ func (e *engine) align() error {
 	begin := time.Now()
 	calm := time.Duration(float64(e.o.align) * quiet)
 	length := min(phaseLength, max(calm/2, 10*time.Millisecond))
-	for time.Since(begin) < calm {
+	for first := true; first || time.Since(begin) < calm; first = false {
 		if err := a.steady(min(length, calm-time.Since(begin))); err != nil {
 			return err
 		}
@@ -51,7 +51,7 @@ func (e *engine) align() error {
 			return err
 		}
 	}
-	for time.Since(begin) < e.o.align {
+	for first := true; first || time.Since(begin) < e.o.align; first = false {
 		if err := a.busy(min(length, e.o.align-time.Since(begin))); err != nil {
 			return err
 		}
@@ -67,25 +67,26 @@ type aligner struct {
 }
 
 func (a *aligner) steady(d time.Duration) error {
-	for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(min(pace, d/8)) {
-		if err := a.one(phaseSteady); err != nil {
+	for end := time.Now().Add(d); ; time.Sleep(min(pace, d/8)) {
+		if err := a.one(phaseSteady); err != nil || !time.Now().Before(end) {
 			return err
 		}
 	}
-	return nil
 }
 
 func (a *aligner) idle(d time.Duration) error {
 	gap := min(idleFor, max(d, 0)/2)
-	for end := time.Now().Add(d); time.Now().Before(end); {
+	for end := time.Now().Add(d); ; {
 		time.Sleep(gap)
 		for range 5 {
 			if err := a.one(phaseIdle); err != nil {
 				return err
 			}
 		}
+		if !time.Now().Before(end) {
+			return nil
+		}
 	}
-	return nil
 }
 
 // busy keeps streams busy with kernels of about 250 µs, three deep.
@@ -142,8 +143,10 @@ func (a *aligner) busy(d time.Duration) (err error) {
 			}
 		}
 	})
-	for end := time.Now().Add(d); time.Now().Before(end) && err == nil; time.Sleep(min(pace, d/8)) {
-		err = a.one(phaseBusy)
+	for end := time.Now().Add(d); ; time.Sleep(min(pace, d/8)) {
+		if err = a.one(phaseBusy); err != nil || !time.Now().Before(end) {
+			break
+		}
 	}
 	close(stop)
 	feeder.Wait()
