@@ -42,10 +42,20 @@ servers: ## Jaeger, Prometheus and an OpenTelemetry Collector into bin/, where t
 test-servers: servers ## the pipeline against real servers
 	GO="$(GO)" $(GO) test -count=1 -tags servers ./internal/servers/...
 	cd tools/browser && $(GO) vet . && $(GO) test -count=1 .
+	@if command -v npm >/dev/null; then $(MAKE) test-panels; else echo "NOT TESTED: the boards in Grafana's own components (no npm)"; fi
+
+.PHONY: test-panels
+test-panels: servers panels ## the boards drawn with Grafana's own components; needs npm and Chromium
+	GO="$(GO)" $(GO) test -count=1 -tags servers,panels -run TestPanelsDrawn ./internal/servers/
+
+.PHONY: panels
+panels: # those components, as tools/panels pins them
+	@[ tools/panels/node_modules/.package-lock.json -nt tools/panels/package-lock.json ] || (cd tools/panels && npm ci --silent)
 
 .PHONY: images
-images: ## the pictures of the live page in docs/images; needs Chromium
+images: servers panels ## the pictures in docs/images; needs npm and Chromium
 	cd tools/browser && LANETRACE_IMAGES=$(CURDIR)/docs/images $(GO) test -count=1 -run TestNumbers .
+	GO="$(GO)" LANETRACE_IMAGES=$(CURDIR)/docs/images $(GO) test -count=1 -tags servers,panels -run TestPanelsDrawn ./internal/servers/
 
 .PHONY: check
 check: generated vet lint agent race fuzz soak-short ## generated files current, vet, lint, the agent built, race detector, a second of each fuzz target, a short soak
@@ -53,7 +63,7 @@ check: generated vet lint agent race fuzz soak-short ## generated files current,
 .PHONY: vet
 vet:
 	$(GO) vet ./...
-	$(GO) vet -tags servers ./internal/servers/...
+	$(GO) vet -tags servers,panels ./internal/servers/...
 	CGO_ENABLED=0 $(GO) vet ./...
 	CGO_ENABLED=0 GOARCH=arm64 $(GO) vet ./...
 

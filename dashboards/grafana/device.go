@@ -49,7 +49,7 @@ func device() *board {
 					{expr: sumRate("hw_id", own("lanetrace_device_readings_total", hw)), legend: "{{hw_id}}"},
 					{expr: sumRate("hw_id, query", own("lanetrace_device_readings_failed_total", hw)) + " > 0", legend: "{{hw_id}} failed {{query}}"},
 					{expr: sumRate("hw_id, reason", own("lanetrace_device_readings_refused_total", hw)) + " > 0", legend: "{{hw_id}} refused: {{reason}}"}}},
-				{title: "GPUs", desc: "Those that the sidecar reads.", kind: rows, unit: "short", targets: []target{
+				{title: "GPUs", desc: "Those that the sidecar reads.", kind: rows, told: true, unit: "short", targets: []target{
 					{expr: own("lanetrace_device_info", hw), legend: "{{hw_id}} {{hw_name}}"}}},
 			}},
 			{"Clock", []panel{

@@ -25,11 +25,11 @@ func health() *board {
 					{expr: sum("lanetrace_sidecar_spans_dropped_total"), legend: "{{engine}}"}}},
 			}},
 			{"Spans and entries", []panel{
-				{title: "Spans in the engine", desc: "Spans begun, landed, failed and dropped a second.", unit: "ops", targets: []target{
+				{title: "Spans in the engine", desc: "Spans begun and landed a second; failed and dropped ones by reason, where there are any.", unit: "ops", targets: []target{
 					{expr: sumRate("engine", sel("lanetrace_spans_begun_total")), legend: "{{engine}} begun"},
 					{expr: sumRate("engine", sel("lanetrace_spans_landed_total")), legend: "{{engine}} landed"},
-					{expr: sumRate("engine, reason", sel("lanetrace_spans_failed_total")), legend: "{{engine}} failed: {{reason}}"},
-					{expr: sumRate("engine, reason", sel("lanetrace_spans_dropped_total")), legend: "{{engine}} dropped: {{reason}}"}}},
+					{expr: sumRate("engine, reason", sel("lanetrace_spans_failed_total")) + " > 0", legend: "{{engine}} failed: {{reason}}"},
+					{expr: sumRate("engine, reason", sel("lanetrace_spans_dropped_total")) + " > 0", legend: "{{engine}} dropped: {{reason}}"}}},
 				{title: "Spans in flight", desc: "Begun, and not yet landed, failed or dropped.", unit: "short", targets: []target{
 					{expr: sum("lanetrace_spans_in_flight"), legend: "{{engine}}"}}},
 				{title: "Oldest span in flight", desc: "How long ago it was enqueued. Of an engine that hangs it grows.", unit: "s", targets: []target{
@@ -44,12 +44,12 @@ func health() *board {
 					{expr: sum("lanetrace_steps_open"), legend: "{{engine}} open steps"}}},
 				{title: "Seconds that the ring holds", desc: "How far back the log reaches at the present rate: a sidecar that is away for longer loses entries.", unit: "s", targets: []target{
 					{expr: "min by (engine) (" + sel("lanetrace_ring_held_seconds") + ")", legend: "{{engine}}"}}},
-				{title: "Spans in the sidecar", desc: "Spans received, exported, not selected, rejected and dropped a second.", unit: "ops", targets: []target{
+				{title: "Spans in the sidecar", desc: "Spans received, exported and rejected a second; those not selected and dropped by reason, where there are any.", unit: "ops", targets: []target{
 					{expr: sumRate("engine", sel("lanetrace_sidecar_spans_received_total")), legend: "{{engine}} received"},
 					{expr: sumRate("engine", sel("lanetrace_sidecar_spans_exported_total")), legend: "{{engine}} exported"},
-					{expr: sumRate("engine, reason", sel("lanetrace_sidecar_spans_not_selected_total")), legend: "{{engine}} not selected: {{reason}}"},
+					{expr: sumRate("engine, reason", sel("lanetrace_sidecar_spans_not_selected_total")) + " > 0", legend: "{{engine}} not selected: {{reason}}"},
 					{expr: sumRate("engine", sel("lanetrace_sidecar_spans_rejected_total")), legend: "{{engine}} rejected"},
-					{expr: sumRate("engine, reason", sel("lanetrace_sidecar_spans_dropped_total")), legend: "{{engine}} dropped: {{reason}}"}}},
+					{expr: sumRate("engine, reason", sel("lanetrace_sidecar_spans_dropped_total")) + " > 0", legend: "{{engine}} dropped: {{reason}}"}}},
 				{title: "Spans pending in the sidecar", desc: "Spans in open steps and in the export queue.", unit: "short", targets: []target{
 					{expr: sum("lanetrace_sidecar_spans_pending"), legend: "{{engine}}"}}},
 				{title: "Entries ignored", desc: "Entries that made no span: malformed, late, or of another kind. Only malformed ones are a fault.", unit: "ops", targets: []target{

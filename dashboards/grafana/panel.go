@@ -44,7 +44,9 @@ type panel struct {
 	unit  string
 	width uint32 // of 24 columns; 0 is 12
 	// red turns a value red that is not 0.
-	red     bool
+	red bool
+	// told: the series of a table say all with their labels; their value is 1.
+	told    bool
 	targets []target
 }
 
@@ -89,6 +91,15 @@ func (p *panel) thresholds() cog.Builder[dashboard.ThresholdsConfig] {
 	return dashboard.NewThresholdsConfigBuilder().Mode(dashboard.ThresholdsModeAbsolute).Steps(steps)
 }
 
+// columns leaves out what says nothing in a table: all rows are of now.
+func (p *panel) columns() dashboard.DataTransformerConfig {
+	exclude := map[string]bool{"Time": true, "__name__": true, "job": true}
+	if p.told {
+		exclude["Value"] = true
+	}
+	return dashboard.DataTransformerConfig{Id: "organize", Options: map[string]any{"excludeByName": exclude}}
+}
+
 // build makes the SDK's panel of p.
 func (p *panel) build(id uint32) (cog.Builder[dashboard.Panel], error) {
 	if p.title == "" || p.desc == "" || p.unit == "" || len(p.targets) == 0 {
@@ -108,6 +119,7 @@ func (p *panel) build(id uint32) (cog.Builder[dashboard.Panel], error) {
 		return heatmap.NewPanelBuilder().Id(id).Title(p.title).Description(p.desc).Datasource(source()).Height(h).Span(w).Targets(qs).
 			Calculate(false).ShowLegend().CellGap(1).
 			YAxis(heatmap.NewYAxisConfigBuilder().Unit(p.unit)).Unit("short").
+			Tooltip(heatmap.NewHeatmapTooltipBuilder().Mode(common.TooltipDisplayModeSingle).YHistogram(true)).
 			Color(heatmap.NewHeatmapColorOptionsBuilder().Mode(heatmap.HeatmapColorModeScheme).Scheme("Oranges").Fill("dark-orange").
 				Scale(heatmap.HeatmapColorScaleExponential).Exponent(0.5).Steps(64).Reverse(false)), nil
 	case value:
@@ -120,13 +132,17 @@ func (p *panel) build(id uint32) (cog.Builder[dashboard.Panel], error) {
 			Min(0).Thresholds(p.thresholds()), nil
 	case rows:
 		return table.NewPanelBuilder().Id(id).Title(p.title).Description(p.desc).Datasource(source()).Height(h).Span(w).Targets(qs).
-			Unit(p.unit).Filterable(true).
+			Unit(p.unit).Filterable(true).WithTransformation(p.columns()).
 			Footer(common.NewTableFooterOptionsBuilder().Show(false).Reducer([]string{"sum"})), nil
 	}
 	b := timeseries.NewPanelBuilder().Id(id).Title(p.title).Description(p.desc).Datasource(source()).Height(h).Span(w).Targets(qs).
 		Unit(p.unit).AxisSoftMin(0).LineWidth(1).ShowPoints(common.VisibilityModeNever).Thresholds(p.thresholds()).
 		Tooltip(common.NewVizTooltipOptionsBuilder().Mode(common.TooltipDisplayModeMulti).Sort(common.SortOrderDescending)).
 		Legend(common.NewVizLegendOptionsBuilder().DisplayMode(common.LegendDisplayModeList).Placement(common.LegendPlacementBottom).ShowLegend(true))
+	// What is 0 has an axis up to 100 otherwise: 10,000 %, or 1.67 minutes.
+	if most, ok := map[string]float64{"percentunit": 1e-3, "s": 1e-5}[p.unit]; ok {
+		b.AxisSoftMax(most)
+	}
 	if p.kind == areas {
 		b.FillOpacity(40).Stacking(common.NewStackingConfigBuilder().Mode(common.StackingModeNormal))
 	}

@@ -7,7 +7,6 @@ func ranks() *board {
 		collective = "engine:lanetrace_collective_time_per_step:rate15m"
 		lateness   = "engine:lanetrace_rank_lateness:rate15m"
 		lane       = `lane=~"$lane"`
-		rank       = "data {{rank_data}} tensor {{rank_tensor}} pipeline {{rank_pipeline}} expert {{rank_expert}} ({{engine}})"
 	)
 	return &board{
 		name: "ranks", lanes: true,
@@ -15,7 +14,7 @@ func ranks() *board {
 		sections: []section{
 			{"Who is late", []panel{
 				{title: "The late rank", desc: "How much more of its own work each rank has in a step than the least of its peers: the same service, model and pipeline stage. The longest bar is who the others wait for. Collectives are left out, since waiting is in them.", kind: bars, unit: "s", width: 24, targets: []target{
-					{expr: "sort_desc(" + sel(lateness) + ")", legend: rank}}},
+					{expr: "sort_desc(" + sel(lateness) + ")", legend: "{{engine}}"}}},
 				{title: "Own work in a step", desc: "Lane time of a step less the time in collective kernels (15 minutes).", unit: "s", targets: []target{
 					{expr: sel(ownTime), legend: "{{engine}}"}}},
 				{title: "In collectives in a step", desc: "Time of a step in collective kernels, as armed steps measured it (15 minutes). Who waits has much of it; who is late has least.", unit: "s", targets: []target{
@@ -36,7 +35,7 @@ func ranks() *board {
 					{expr: sumRate("engine", sel("lanetrace_steps_total")), legend: "{{engine}}"}}},
 				{title: "Uncertainty of GPU clocks by rank", desc: "Differences below the sum of two of these say nothing where positions are compared. Durations are not touched.", unit: "s", targets: []target{
 					{expr: "max by (engine) (" + sel("lanetrace_clock_uncertainty_seconds") + ")", legend: "{{engine}}"}}},
-				{title: "Engines", desc: "Which run stands behind the label engine, with its ranks and its device.", kind: rows, unit: "none", width: 24, targets: []target{
+				{title: "Engines", desc: "Which run stands behind the label engine, with its ranks and its device.", kind: rows, told: true, unit: "none", width: 24, targets: []target{
 					{expr: sel("lanetrace_engine_info", `gpu=~"$gpu"`), legend: "{{engine}}"}}},
 			}},
 		},
