@@ -190,7 +190,7 @@ var (
 	mMemSite = define(gMemory, TypeGauge, "memory.site.live", "By", "engine site",
 		"Live device allocations by call site. The largest have series of their own, the rest is the site other.")
 	mMemGrowth = define(gMemory, TypeGauge, "memory.site.growth", "By/s", "engine site",
-		"How fast a call site grows that did nothing but grow for ten minutes after warm-up: a suspected leak. Other sites have no series, but for other, which is what suspects without one add up to.")
+		"How fast a call site grows that did nothing but grow for ten minutes (--leak-window) after warm-up: a suspected leak. Other sites have no series, but for other, which is what suspects without one add up to.")
 	mMemAllocs = define(gMemory, TypeCounter, "memory.allocations", "{allocation}", "engine",
 		"Device allocations made.")
 	mMemFrees = define(gMemory, TypeCounter, "memory.frees", "{free}", "engine",

@@ -27,7 +27,7 @@ func memory() *board {
 				{title: "Allocations and frees", desc: "Device allocations made, and taken off the ledger to be freed.", unit: "ops", targets: []target{
 					{expr: sumRate("engine", sel("lanetrace_memory_allocations_total")), legend: "{{engine}} allocations"},
 					{expr: sumRate("engine", sel("lanetrace_memory_frees_total")), legend: "{{engine}} frees"}}},
-				{title: "Suspected leaks", desc: "Call sites that did nothing but grow for ten minutes, by how fast. other is 0 unless there are more suspects than series.", unit: "binBps", red: true, targets: []target{
+				{title: "Suspected leaks", desc: "Call sites that did nothing but grow for ten minutes (--leak-window), by how fast. other is 0 unless there are more suspects than series.", unit: "binBps", red: true, targets: []target{
 					{expr: sel("lanetrace_memory_site_growth_bytes_per_second"), legend: "{{engine}} {{site}}"}}},
 			}},
 			{"Violations", []panel{

@@ -27,8 +27,9 @@ type tab struct {
 	problems []string
 }
 
-// newTab opens url in a headless Chromium.
-func newTab(t *testing.T, url string) *tab {
+// newTab opens url in a headless Chromium. Scripts, if any, run in the page before its
+// own.
+func newTab(t *testing.T, url string, scripts ...string) *tab {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "lanetrace-chromium-")
 	if err != nil {
@@ -77,6 +78,12 @@ func newTab(t *testing.T, url string) *tab {
 			note("dialog: %s", e.Message)
 		}
 	})
+	for _, s := range scripts {
+		b.do(chromedp.ActionFunc(func(ctx context.Context) error {
+			_, err := page.AddScriptToEvaluateOnNewDocument(s).Do(ctx)
+			return err
+		}))
+	}
 	b.do(chromedp.Navigate(url))
 	return b
 }
