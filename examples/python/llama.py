@@ -109,15 +109,19 @@ class Engine:
             self.rewind(self.o.prompt)
             self.sample(logits)
 
-    def decode(self, lane="decode"):
+    def decode(self, lane="decode", pair=None):
         with named("step"):
             with named(lane):
+                if pair:
+                    pair[0].record()
                 if self.graph is not None:
                     self.graph.replay()
                     logits = self.logits
                 else:
                     logits = self.forward(self.token, self.position)
                 self.position.add_(1)
+                if pair:
+                    pair[1].record()
             self.sample(logits)
 
     def sample(self, logits):
@@ -212,12 +216,13 @@ def ab(e, o):
 
 
 def ab_lane(e, o):
-    """Steps in threes, in an order drawn anew: one whose range is a lane's, and two whose ranges are not.
+    """Steps in fours, in an order drawn anew: one whose range is a lane's, one with two events by hand in its place, two without.
 
     Neighbours have the same Python, clocks and caches, which whole rounds of a level have not. The difference between the two
-    that are alike says what the method cannot tell from nothing.
+    that are alike says what the method cannot tell from nothing; that of the events by hand, what any pair costs there.
     """
-    names, draw = ["decode", "untimed", "untimed too"], random.Random(o.seed)
+    names, draw = ["decode", "by hand", "untimed", "untimed too"], random.Random(o.seed)
+    events, used = [torch.cuda.Event(enable_timing=True) for _ in range(256)], 0
     steps_time(e, o.ab_steps)
     gc.disable()
     times, left = {n: [] for n in names}, 0
@@ -228,14 +233,17 @@ def ab_lane(e, o):
                 torch.cuda.synchronize()
                 left = o.ab_steps
             left -= 1
+            pair = None
+            if n == "by hand":
+                pair, used = events[used:used + 2], (used + 2) % len(events)
             t = time.perf_counter()
-            e.decode(n)
+            e.decode(n, pair)
             times[n].append(time.perf_counter() - t)
     gc.enable()
-    out = {"triples": o.ab_lane, "step_us": {n: round(statistics.median(x) * 1e6, 2) for n, x in times.items()}, "difference_us": {}}
-    for a, b in ((1, 0), (1, 2)):
-        pairs = [y - x for x, y in zip(times[names[a]], times[names[b]])]
-        out["difference_us"][f"{names[b]} - {names[a]}"] = [round(v * 1e6, 2) for v in median_ci(pairs)]
+    out = {"fours": o.ab_lane, "step_us": {n: round(statistics.median(x) * 1e6, 2) for n, x in times.items()}, "difference_us": {}}
+    for n in ("decode", "by hand", "untimed too"):
+        pairs = [y - x for x, y in zip(times["untimed"], times[n])]
+        out["difference_us"][f"{n} - untimed"] = [round(v * 1e6, 2) for v in median_ci(pairs)]
     return out
 
 
@@ -286,7 +294,7 @@ def main():
     p.add_argument("--seconds", type=float, default=10, help="how long to serve (default %(default)s)")
     p.add_argument("--seed", type=int, default=1)
     p.add_argument("--ab", default="", metavar="LEVELS", help="measure levels against each other, e.g. off,off',lane,kernel (two alike show what the method cannot tell from nothing); without lanetrace plain,profiler")
-    p.add_argument("--ab-lane", type=int, default=0, metavar="N", help="measure N times a decode step with a lane against two without; needs level lane and LANETRACE_LANES=decode")
+    p.add_argument("--ab-lane", type=int, default=0, metavar="N", help="measure N times a decode step with a lane against others without; needs level lane and LANETRACE_LANES=decode")
     p.add_argument("--rounds", type=int, default=25, help="of --ab (default %(default)s)")
     p.add_argument("--ab-steps", type=int, default=50, help="decode steps a level a round (default %(default)s)")
     p.add_argument("--profiler-level", default="off", help="the level under 'profiler' (default %(default)s)")
