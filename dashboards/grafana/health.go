@@ -84,7 +84,7 @@ func health() *board {
 				{title: "What telemetry costs engines: time", desc: "Time spent reading completed event pairs, a second, on a thread of its own unless the engine does it.", unit: "percentunit", targets: []target{
 					{expr: sumRate("engine", sel("lanetrace_producer_harvest_time_seconds_total")), legend: "{{engine}}"}}},
 				{title: "What telemetry costs engines: share of step time", desc: "What timing kernels and lanes is reckoned to take of the time of steps: over the range shown, and by the sidecar over half a minute to a minute. Budgets hold it down.", unit: "percentunit", targets: []target{
-					{expr: sumRate("engine, kind", sel("lanetrace_producer_overhead_time_seconds_total")) + " / on (engine) group_left () (" + sumRate("engine", sel("lanetrace_producer_step_time_seconds_total")) + " > 0)", legend: "{{engine}} {{kind}}"},
+					{expr: sumRate("engine, kind", sel("lanetrace_producer_overhead_time_seconds_total")) + " / on (engine) group_left () " + sumRate("engine", sel("lanetrace_producer_step_time_seconds_total")), legend: "{{engine}} {{kind}}"},
 					{expr: "max by (engine, kind) (" + sel("lanetrace_producer_overhead_share_ratio") + ")", legend: "{{engine}} {{kind}}, lately"}}},
 				{title: "Steps for each timed one", desc: "The strides that budgets allow now: the kernels of one step in so many are timed, and the lanes of one in so many (1 is all). 0 is none.", unit: "short", targets: []target{
 					{expr: "max by (engine) (" + sel("lanetrace_engine_arming_stride") + ")", legend: "{{engine}} kernels"},
