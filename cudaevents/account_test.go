@@ -375,25 +375,28 @@ func TestQueuedAndStarved(t *testing.T) {
 		t.Errorf("gaps %v, %v, want queued, starved", q.Gap, st.Gap)
 	}
 	for _, s := range spans {
-		// Nothing waited behind them: they hold less than the constant.
-		if s.Calibration != spanring.CalibrationAssumed || s.CorrectionNS != 3040-720 || s.RawNS-s.DurationNS() != 3040-720 {
-			t.Errorf("corrected by %d ns (%v), want 2,320 assumed", s.CorrectionNS, s.Calibration)
+		if s.Calibration != spanring.CalibrationAssumed || s.RawNS-s.DurationNS() != uint64(s.CorrectionNS) {
+			t.Errorf("corrected by %d ns (%v), assumed", s.CorrectionNS, s.Calibration)
 		}
 	}
-	if q.DurationNS() != 5600+720 || q.DurationUncertaintyNS < 300 || q.DurationUncertaintyNS > 340 {
+	// Nothing waited behind the first; the second's launch was still arriving.
+	if q.CorrectionNS != 3040-720 || st.CorrectionNS != 3040-360 {
+		t.Errorf("corrected by %d and %d ns, want 2,320 and 2,680", q.CorrectionNS, st.CorrectionNS)
+	}
+	if q.DurationNS() != 5600+720 || q.DurationUncertaintyNS < 600 || q.DurationUncertaintyNS > 640 {
 		t.Errorf("queued kernel of 5,600 ns, in a pair of a deep one's length, reads %d ± %d", q.DurationNS(), q.DurationUncertaintyNS)
 	}
 	// Capture status, two records and the question took the host 500 ns each.
-	if d := st.DurationUncertaintyNS - q.DurationUncertaintyNS; d < 2000 || d > 2002 {
-		t.Errorf("a starved span is %d ns more uncertain, want 2,000", d)
+	if d := st.DurationUncertaintyNS - q.DurationUncertaintyNS; d < 2720 || d > 2722 {
+		t.Errorf("a starved span is %d ns more uncertain, want 2,720", d)
 	}
 	// A GPU that has slept meanwhile takes its time.
 	g.d.Advance(21 * ms)
 	launch()
 	g.settle()
 	spans, _, _ = g.log()
-	if d := spans[0].DurationUncertaintyNS - q.DurationUncertaintyNS; d < 102_000 || d > 102_200 {
-		t.Errorf("a starved span after 21 ms without work is %d ns more uncertain, want 102,000", d)
+	if d := spans[0].DurationUncertaintyNS - q.DurationUncertaintyNS; d < 102_720 || d > 102_920 {
+		t.Errorf("a starved span after 21 ms without work is %d ns more uncertain, want 102,720", d)
 	}
 	if a, b := g.w.Counter(spanring.CtrQueued), g.w.Counter(spanring.CtrStarved); a != 1 || b != 2 {
 		t.Errorf("%d queued, %d starved", a, b)

@@ -7,10 +7,16 @@ import (
 )
 
 // deepBehind is how many kernels have to wait behind a pair on its stream for it
-// to measure the whole constant. On an H200 a pair with 8 or fewer measures 0.7 µs
-// less, whatever its kernel's length and shape and whatever else is queued there:
-// event records, memsets and graphs do not count, kernels without a pair do.
+// to measure the whole constant. On an H200 a pair behind which 8 or fewer wait,
+// and nothing new arrives while it runs, measures 0.7 µs less, whatever its kernel's
+// length and shape and whatever else is queued there: event records, memsets and
+// graphs do not count, kernels without a pair do. One at which launches arrive
+// measures anything between, and up to 0.4 µs more.
 const deepBehind = 9
+
+// Single pairs lie within p90 - p10 of their line 88 times in 100, within twice
+// that 99.7 times.
+const spreads = 2
 
 // A GPU that has done nothing for a while takes longer to begin than the host does to
 // launch: after 3 s of idling a starved pair held up to 63 µs.
@@ -22,53 +28,63 @@ const (
 // lookBehind bounds how many spans of a stream are looked through for kernels.
 const lookBehind = 64
 
-// depth says how many kernels waited behind a pair.
+// depth says what waited behind a pair.
 type depth uint8
 
 const (
-	unsure  depth = iota // one or the other
-	deep                 // deepBehind or more, when it began
-	shallow              // fewer, when it ended
+	unsure  depth = iota // launches arrived while it ran, or it is not known
+	deep                 // deepBehind kernels or more, when it began
+	shallow              // fewer, and none came until it ended
 )
 
-// depthOf finds out how many kernels waited behind a placed span that was popped
-// off its stream's list, which begins at head and holds all that was enqueued
-// before the span ended. Kernels that were not timed are not on it: once the span's
-// step had ended on the host, there may have been any number.
-func (r *Recorder) depthOf(p *pool, head uint32, s *spanring.Span) depth {
+// depthOf finds out what waited behind a placed span that was popped off its
+// stream's list, which begins at head and holds all that was enqueued before the
+// span ended. Kernels that were not timed are not on it: once the span's step had
+// ended on the host, there may have been any number.
+func (r *Recorder) depthOf(p *pool, head uint32, s *spanring.Span, v *spanring.Slot) depth {
 	endNS, u := s.EndMonoNS(), int64(s.PlaceUncertaintyNS)
-	n := 0
-	for k := 0; head != 0 && k < lookBehind; k++ {
-		c := &p.cells[head-1]
-		if c.kernel {
-			n++
-		}
-		if n == deepBehind {
-			v := p.slots.Get(int(head - 1))
-			switch {
-			case v.ClosedMonoNS+u <= s.StartMonoNS:
-				return deep
-			case v.EnqueueMonoNS-u >= endNS:
-				return shallow
+	fewer := shallow
+	if v.ClosedMonoNS+u > s.StartMonoNS { // its own launch was still arriving
+		fewer = unsure
+	}
+	kernels := 0
+	for range lookBehind {
+		if head == 0 {
+			if r.o.StepEnded == nil {
+				return unsure
 			}
-			return unsure
+			if stepEndNS, ended := r.o.StepEnded(s.Step); ended && stepEndNS-u < endNS {
+				return unsure
+			}
+			return fewer
 		}
-		head = c.next
+		w := p.slots.Get(int(head - 1))
+		if w.ClosedMonoNS+u > s.StartMonoNS { // the first that came later
+			from := w.EnqueueMonoNS
+			if w.Kind == spanring.KindLane {
+				from = w.ClosedMonoNS // what came is its end
+			}
+			if from-u < endNS {
+				return unsure
+			}
+			return fewer
+		}
+		if w.Kind == spanring.KindKernel {
+			if kernels++; kernels == deepBehind {
+				return deep
+			}
+		}
+		head = p.cells[head-1].next
 	}
-	if r.o.StepEnded == nil || head != 0 {
-		return unsure
-	}
-	if stepEndNS, ended := r.o.StepEnded(s.Step); ended && stepEndNS-u < endNS {
-		return unsure
-	}
-	return shallow
+	return unsure
 }
 
 // correct says what a placed span's raw duration holds beyond its work, and how
 // uncertain the rest is. Only kernels are corrected: a lane, a graph or a copy is
 // what its pair measures. v is the span's slot, head the rest of its stream's list.
 //
-// A queued pair holds the constant, or less where it was shallow. A starved one
+// A queued pair holds the constant, less where it was shallow, and what lies between
+// where it is not known. A starved one
 // also holds what the host took between its first event and its kernel, or between
 // the kernel and its second event: at the most all of the time from before the
 // launch until after it, and what a GPU that had idled took to wake.
@@ -80,15 +96,15 @@ func (r *Recorder) correct(s *spanring.Span, v *spanring.Slot, durationMS float3
 			u += unknownExcessNS
 		} else {
 			take := uint64(r.state.ConstantNS)
-			switch r.depthOf(p, head, s) {
+			switch r.depthOf(p, head, s, v) {
 			case shallow:
 				take -= uint64(r.shallowNS)
 			case unsure:
 				take -= uint64(r.shallowNS / 2)
-				u += float64(r.shallowNS+1) / 2
+				u += float64(r.shallowNS)
 			}
 			s.CorrectionNS = uint16(min(take, s.RawNS, maxConstantNS))
-			u += float64(r.state.SpreadNS)
+			u += spreads * float64(r.state.SpreadNS)
 		}
 		if s.Gap != spanring.GapQueued {
 			u += float64(max(0, v.ClosedMonoNS-v.EnqueueMonoNS))

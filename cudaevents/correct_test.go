@@ -14,7 +14,7 @@ import (
 func TestDepth(t *testing.T) {
 	const (
 		deep, shallow, unsure = 3040, 3040 - 720, 3040 - 360
-		spread                = 300
+		spread                = 2 * 300
 	)
 	type corrected struct{ By, MoreUncertain int }
 	for _, tc := range []struct {
@@ -34,10 +34,11 @@ func TestDepth(t *testing.T) {
 			g.stepEnded[1] = g.d.Now()
 			g.d.Advance(ms)
 			g.d.Release(s)
-		}, []corrected{{deep, 0}, {unsure, 360}, {unsure, 360}, {unsure, 360}, {unsure, 360}, {unsure, 360}, {unsure, 360}, {unsure, 360}, {unsure, 360}, {unsure, 360}}},
+		}, []corrected{{deep, 0}, {unsure, 720}, {unsure, 720}, {unsure, 720}, {unsure, 720}, {unsure, 720}, {unsure, 720}, {unsure, 720}, {unsure, 720}, {unsure, 720}}},
 		{"the step ended on the host after it had waited", func(g *rig, s cudaevents.Stream, launch func(n int)) {
+			g.d.Work(s, ms)
 			launch(2)
-			g.d.Advance(ms)
+			g.d.Advance(2 * ms)
 			g.stepEnded[1] = g.d.Now()
 		}, []corrected{{shallow, 0}, {shallow, 0}}},
 		{"lanes and their ends do not count", func(g *rig, s cudaevents.Stream, launch func(n int)) {
@@ -56,13 +57,39 @@ func TestDepth(t *testing.T) {
 			g.long = 0
 			g.d.Advance(2 * ms)
 			launch(9)
-		}, []corrected{{unsure, 360}, {shallow, 0}, {shallow, 0}, {shallow, 0}, {shallow, 0}, {shallow, 0}, {shallow, 0}, {shallow, 0}, {shallow, 0}, {shallow, 0}}},
+		}, []corrected{{unsure, 720}, {shallow, 0}, {shallow, 0}, {shallow, 0}, {shallow, 0}, {shallow, 0}, {shallow, 0}, {shallow, 0}, {shallow, 0}, {shallow, 0}}},
 		{"the others came when it was done", func(g *rig, s cudaevents.Stream, launch func(n int)) {
+			g.d.Work(s, ms)
 			launch(1)
-			g.d.Advance(ms)
+			g.d.Advance(2 * ms)
+			g.d.Work(s, ms)
 			launch(9)
-			g.d.Advance(ms)
+			g.d.Advance(2 * ms)
 		}, []corrected{{shallow, 0}, {shallow, 0}, {shallow, 0}, {shallow, 0}, {shallow, 0}, {shallow, 0}, {shallow, 0}, {shallow, 0}, {shallow, 0}, {shallow, 0}}},
+		{"its own launch was still arriving", func(g *rig, s cudaevents.Stream, launch func(n int)) {
+			launch(1)
+		}, []corrected{{unsure, 720}}},
+		{"one comes while it runs", func(g *rig, s cudaevents.Stream, launch func(n int)) {
+			g.d.Work(s, ms)
+			g.long = 5 * ms
+			launch(1)
+			g.d.Advance(2 * ms)
+			launch(1)
+		}, []corrected{{unsure, 720}, {shallow, 0}}},
+		{"its lane's end comes while it runs", func(g *rig, s cudaevents.Stream, launch func(n int)) {
+			h := g.begin(s, g.lane(1))
+			g.d.Work(s, ms)
+			g.long = 5 * ms
+			launch(1)
+			g.d.Advance(2 * ms)
+			g.end(h)
+		}, []corrected{{unsure, 720}}},
+		{"its lane's end had come before", func(g *rig, s cudaevents.Stream, launch func(n int)) {
+			h := g.begin(s, g.lane(1))
+			g.d.Work(s, ms)
+			launch(1)
+			g.end(h)
+		}, []corrected{{shallow, 0}}},
 		{"on another stream", func(g *rig, s cudaevents.Stream, launch func(n int)) {
 			g.d.StallAll()
 			launch(1)
@@ -108,7 +135,7 @@ func TestDepth(t *testing.T) {
 // and 100 µs for the first after a long sleep.
 func moreThan(u uint64, spread int) int {
 	d := int(u) - spread
-	for _, known := range []int{0, 360} {
+	for _, known := range []int{0, 720} {
 		for _, starved := range []int{0, 2000, 102_000} {
 			if d >= known+starved && d < known+starved+100 {
 				return known

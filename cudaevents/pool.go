@@ -41,7 +41,6 @@ type cell struct {
 	shared uint32
 	held   bool
 	done   bool
-	kernel bool // the span is of a kernel
 
 	_ [16]byte
 }

@@ -119,7 +119,7 @@ func (r *Recorder) started(p *pool, i, gen uint32, s Stream, st *stream, v *span
 	}
 	r.begun()
 	c := &p.cells[i]
-	c.stream, c.kernel = st, v.Kind == spanring.KindKernel
+	c.stream = st
 	c.started.Store(gen)
 }
 

@@ -171,7 +171,7 @@ func TestHubCalibration(t *testing.T) {
 			t.Errorf("%v kernel of 20 µs: %d ns of %d ns", s.Gap, s.DurationNS(), s.RawNS)
 		}
 		// The step had ended before they began: what else waited behind them is unknown.
-		if s.CorrectionNS != 3040-720/2 || s.DurationUncertaintyNS < 300+720/2 || s.DurationUncertaintyNS > 300+720/2+40 {
+		if s.CorrectionNS != 3040-720/2 || s.DurationUncertaintyNS < 600+720 || s.DurationUncertaintyNS > 600+720+40 {
 			t.Errorf("kernel: %+v", s)
 		}
 	}
@@ -202,8 +202,14 @@ func TestHubDepth(t *testing.T) {
 	}
 	want[of{2, 2}] = 3040
 	// The others come when it is done.
-	e.script("arm 1\n step 0 = 3 1\n begin 0 0 1 0 = 1\n launch 0 0\n sleepms 5\n " + launches(9) + "sleepms 5\n end 0\n endstep 0\n drain = 0")
+	e.script("stall 0 1\n arm 1\n step 0 = 3 1\n begin 0 0 1 0 = 1\n launch 0 0\n sleepms 1\n stall 0 0\n sleepms 5\n " + launches(9) + "sleepms 5\n end 0\n endstep 0\n drain = 0")
 	want[of{3, 2}] = 3040 - 720
+	// Its own launch is still arriving when it begins.
+	e.script("arm 1\n step 0 = 4 1\n begin 0 0 1 0 = 1\n launch 0 0\n sleepms 5\n end 0\n endstep 0\n drain = 0")
+	want[of{4, 2}] = 3040 - 360
+	// The next comes while it runs.
+	e.script("kernelns 20000000\n stall 0 1\n arm 1\n step 0 = 5 1\n begin 0 0 1 0 = 1\n launch 0 0\n sleepms 1\n stall 0 0\n sleepms 2\n launch 0 0\n sleepms 45\n end 0\n endstep 0\n drain = 0")
+	want[of{5, 2}] = 3040 - 360
 
 	spans := e.landed()
 	for at, by := range want {
@@ -211,11 +217,11 @@ func TestHubDepth(t *testing.T) {
 		if !ok || s.CorrectionNS != by {
 			t.Errorf("step %d, span %d: corrected by %d ns, want %d (landed: %v)", at.step, at.ordinal, s.CorrectionNS, by, ok)
 		}
-		if over := int64(s.DurationUncertaintyNS) - 300; s.Gap == spanring.GapQueued && (over >= 360) != (by == 3040-360) {
+		if over := int64(s.DurationUncertaintyNS) - 600; s.Gap == spanring.GapQueued && (over >= 720) != (by == 3040-360) {
 			t.Errorf("step %d, span %d: ± %d ns", at.step, at.ordinal, s.DurationUncertaintyNS)
 		}
 		// A starved one carries what the host took around its launch.
-		if s.Gap == spanring.GapStarved && s.DurationUncertaintyNS < 300 {
+		if s.Gap == spanring.GapStarved && s.DurationUncertaintyNS < 600+720 {
 			t.Errorf("step %d, span %d: starved, ± %d ns", at.step, at.ordinal, s.DurationUncertaintyNS)
 		}
 	}

@@ -31,9 +31,11 @@ enum {
   ROUNDS = 32, // of every length; the first and last of them are discarded:
   WARM_ROUNDS = 4,
   LAST_ROUNDS = 6,
-  // A pair measures the whole constant if so many kernels wait behind it on its stream;
-  // cudaevents/correct.go has what was measured. The last rounds are shallow.
+  // A pair measures the whole constant if so many kernels wait behind it on its stream,
+  // and single ones lie within twice the spread of it; cudaevents/correct.go has what
+  // was measured. The last rounds are shallow.
   DEEP_BEHIND = 9,
+  SPREADS = 2,
   LOOK_BEHIND = 64, // spans of a stream that are looked through for kernels
   SHALLOW_ROUNDS = DEEP_BEHIND / LENGTHS,
   PAIRS = ROUNDS * LENGTHS,
@@ -233,33 +235,33 @@ void lt_calibrate(lt_context *c, void *own) {
 }
 
 typedef enum depth {
-  UNSURE,  // one or the other
-  DEEP,    // DEEP_BEHIND kernels or more waited behind the pair when it began
-  SHALLOW, // fewer when it ended
+  UNSURE,  // launches arrived while the pair ran, or it is not known
+  DEEP,    // DEEP_BEHIND kernels or more waited behind it when it began
+  SHALLOW, // fewer, and none came until it ended
 } depth;
 
-// depth_of finds out how many kernels waited behind a placed span. The list holds all
-// that was enqueued on its stream before it ended and was timed; once the span's step
-// had ended on the host, there may have been more.
-static depth depth_of(lt_context *c, lt_pool *p, uint32_t head, const lt_span *s) {
+// depth_of finds out what waited behind a placed span. The list holds all that was
+// enqueued on its stream before it ended and was timed; once the span's step had ended
+// on the host, there may have been more.
+static depth depth_of(lt_context *c, lt_pool *p, uint32_t head, const lt_slot *v, const lt_span *s) {
   const int64_t end = s->start_mono_ns + (int64_t)s->raw_ns, u = (int64_t)s->place_uncertainty_ns;
-  int n = 0;
-  for (int k = 0; head != 0 && k < LOOK_BEHIND; k++) {
-    const lt_cell *cell = &p->cell[head - 1];
-    if (cell->kernel)
-      n++;
-    if (n == DEEP_BEHIND) {
-      const lt_slot v = lt_slot_get(p->slots, head - 1);
-      if (v.closed_mono_ns + u <= s->start_mono_ns)
-        return DEEP;
-      return v.enqueue_mono_ns - u >= end ? SHALLOW : UNSURE;
+  const depth fewer = v->closed_mono_ns + u > s->start_mono_ns ? UNSURE : SHALLOW; // its own launch was still arriving
+  int kernels = 0;
+  for (int i = 0; i < LOOK_BEHIND; i++) {
+    if (head == 0) {
+      int64_t ended;
+      return lt_step_ended(c->hub, s->step, &ended) && ended - u < end ? UNSURE : fewer;
     }
-    head = cell->next;
+    const lt_slot w = lt_slot_get(p->slots, head - 1);
+    if (w.closed_mono_ns + u > s->start_mono_ns) { // the first that came later; of a lane its end
+      const int64_t from = w.kind == LT_KIND_LANE ? w.closed_mono_ns : w.enqueue_mono_ns;
+      return from - u < end ? UNSURE : fewer;
+    }
+    if (w.kind == LT_KIND_KERNEL && ++kernels == DEEP_BEHIND)
+      return DEEP;
+    head = p->cell[head - 1].next;
   }
-  int64_t ended;
-  if (head != 0 || (lt_step_ended(c->hub, s->step, &ended) && ended - u < end))
-    return UNSURE;
-  return SHALLOW;
+  return UNSURE;
 }
 
 // Only kernels are corrected: a lane or a graph is what its pair measures. A starved
@@ -273,13 +275,13 @@ void lt_correct(lt_context *c, lt_pool *p, uint32_t head, const lt_slot *v, lt_s
       u += UNKNOWN_EXCESS_NS;
     } else {
       uint64_t take = c->state.constant_ns;
-      switch (depth_of(c, p, head, s)) {
+      switch (depth_of(c, p, head, v, s)) {
       case SHALLOW:
         take -= c->shallow_ns;
         break;
       case UNSURE:
         take -= c->shallow_ns / 2;
-        u += (double)(c->shallow_ns + 1) / 2;
+        u += (double)c->shallow_ns;
         break;
       case DEEP:
         break;
@@ -287,7 +289,7 @@ void lt_correct(lt_context *c, lt_pool *p, uint32_t head, const lt_slot *v, lt_s
       if (take > s->raw_ns)
         take = s->raw_ns;
       s->correction_ns = (uint16_t)(take > MAX_CONSTANT_NS ? MAX_CONSTANT_NS : take);
-      u += c->state.spread_ns;
+      u += SPREADS * (double)c->state.spread_ns;
     }
     if (s->gap != LT_GAP_QUEUED && v->closed_mono_ns > v->enqueue_mono_ns)
       u += (double)(v->closed_mono_ns - v->enqueue_mono_ns);

@@ -104,7 +104,6 @@ typedef struct lt_cell {
   uint32_t shared; // slot + 1 whose end event is this span's start
   bool held;       // this slot's end is shared so
   bool done;       // its own span is accounted for
-  bool kernel;     // the span is of a kernel
 } lt_cell;
 
 struct lt_pool {

@@ -65,7 +65,6 @@ static void started(lt_pool *p, uint32_t slot, uint32_t gen, lt_stream *s, lt_sl
   lt_span_count_begun(p->context);
   lt_cell *c = &p->cell[slot];
   atomic_store_explicit(&c->stream, s, memory_order_relaxed);
-  c->kernel = v->kind == LT_KIND_KERNEL;
   atomic_store(&c->started, gen);
 }
 
