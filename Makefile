@@ -111,16 +111,16 @@ gpu-overhead: agent ## what levels, and CUPTI, cost a step on this machine's GPU
 	$(BUILD) -o $(BIN)/ ./examples/decode ./internal/overhead
 	./$(BIN)/overhead -raw $(BIN)/overhead.jsonl $(OVERHEAD)
 
-# CUPTI's headers and library: of a CUDA toolkit, or named.
-CUDA  ?= /usr/local/cuda
-CUPTI ?= $(CUDA)/extras/CUPTI
+# CUPTI's headers and library: of a CUDA toolkit, which has them in one place or another, or named.
+CUDA     ?= /usr/local/cuda
+LIBCUPTI ?= $(firstword $(wildcard $(CUDA)/extras/CUPTI/lib64/libcupti.so* $(CUDA)/lib64/libcupti.so* $(CUDA)/targets/*/lib/libcupti.so*))
 
 .PHONY: gpu-accuracy
 gpu-accuracy: ## published times against CUPTI's, and placement against the host, on this machine's GPU: twelve minutes; ACCURACY="-help" lists its flags
 	@mkdir -p $(BIN)
 	$(BUILD) -o $(BIN)/accuracy ./internal/accuracy
-	gcc -O2 -Wall -shared -fPIC -I$(CUPTI)/include -I$(CUDA)/include -o $(BIN)/libactivity.so internal/accuracy/cupti/activity.c \
-		-L$(CUPTI)/lib64 -Wl,-rpath,$(CUPTI)/lib64 -lcupti -lpthread
+	gcc -O2 -Wall -shared -fPIC -I$(CUDA)/extras/CUPTI/include -I$(CUDA)/include -o $(BIN)/libactivity.so internal/accuracy/cupti/activity.c \
+		$(LIBCUPTI) -Wl,-rpath,$(dir $(LIBCUPTI)) -lpthread
 	./$(BIN)/accuracy -activity $(BIN)/libactivity.so -json $(BIN)/accuracy.json $(ACCURACY)
 
 .PHONY: clean
