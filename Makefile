@@ -117,6 +117,7 @@ LIBCUPTI ?= $(firstword $(wildcard $(CUDA)/extras/CUPTI/lib64/libcupti.so* $(CUD
 
 .PHONY: gpu-accuracy
 gpu-accuracy: ## published times against CUPTI's, and placement against the host, on this machine's GPU: twelve minutes; ACCURACY="-help" lists its flags
+	@test -n "$(LIBCUPTI)" || { echo "gpu-accuracy: no libcupti.so under $(CUDA); name the toolkit with CUDA= or the library with LIBCUPTI="; exit 1; }
 	@mkdir -p $(BIN)
 	$(BUILD) -o $(BIN)/accuracy ./internal/accuracy
 	gcc -O2 -Wall -shared -fPIC -I$(CUDA)/extras/CUPTI/include -I$(CUDA)/include -o $(BIN)/libactivity.so internal/accuracy/cupti/activity.c \
