@@ -55,6 +55,26 @@ func wellFormed(t *testing.T, tr *servers.JaegerTrace) {
 	}
 }
 
+// requestAlone checks a trace of the demo's requests: their parent is a span of whoever
+// sent them, who is in no recording, which Jaeger warns of.
+func requestAlone(t *testing.T, tr *servers.JaegerTrace) {
+	t.Helper()
+	if len(tr.Spans) != 1 {
+		t.Errorf("trace %s of a request has %d spans", tr.TraceID, len(tr.Spans))
+	}
+	for i := range tr.Spans {
+		s := &tr.Spans[i]
+		if s.OperationName != "request" || s.Parent() == "" || len(s.Links()) == 0 {
+			t.Errorf("trace %s of a request: span %s, parent %q, %d links", tr.TraceID, s.OperationName, s.Parent(), len(s.Links()))
+		}
+		for _, w := range s.Warnings {
+			if !strings.Contains(w, "invalid parent span IDs="+s.Parent()) {
+				t.Errorf("trace %s of a request: jaeger warns: %q", tr.TraceID, w)
+			}
+		}
+	}
+}
+
 // The demo's traces are found by service and by attribute, hold together, and
 // Jaeger has nothing to say about them.
 func TestJaegerDemo(t *testing.T) {
@@ -92,8 +112,14 @@ func TestJaegerDemo(t *testing.T) {
 		t.Errorf("%d traces of the service", len(all))
 	}
 	names := make(map[string]int)
+	requests := 0
 	for i := range all {
-		wellFormed(t, &all[i])
+		if all[i].Spans[0].OperationName == "request" {
+			requestAlone(t, &all[i])
+			requests++
+		} else {
+			wellFormed(t, &all[i])
+		}
 		for k := range all[i].Spans {
 			names[all[i].Spans[k].OperationName]++
 		}
@@ -102,6 +128,9 @@ func TestJaegerDemo(t *testing.T) {
 		if names[n] == 0 {
 			t.Errorf("no span %s in %d traces: %v", n, len(all), names)
 		}
+	}
+	if requests == 0 {
+		t.Error("no trace of a request")
 	}
 	// By an attribute of a child: every trace that comes has it.
 	kernels := find(servers.JaegerQuery{Service: "decode", Tags: map[string]string{"lanetrace.kernel": "attention"}})
