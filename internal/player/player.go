@@ -1,10 +1,13 @@
 // Package player plays a recorded run through a live ring, at its own pace and
 // with its times moved to now, as if the engine ran on this machine: readers of
-// the ring cannot tell the difference but for the run id.
+// the ring cannot tell the difference but for the run id, and for the trace contexts of
+// its requests, which are others each time: a request is one trace, however often it is
+// played.
 package player
 
 import (
 	"context"
+	"encoding/binary"
 	"fmt"
 	"time"
 
@@ -86,6 +89,7 @@ func Play(ctx context.Context, dir spanring.Dir, src *recording.Source, o Option
 		ring: ring, src: src, shiftNS: o.StartMonoNS - o.StartAtNS,
 		names: make(map[spanring.NameID]spanring.NameID), allocs: allocs{ring: ring},
 	}
+	p.mask = maskOf(ring.Info().RunID)
 	src.OnState(p.state)
 	err = p.run(ctx, o.Clock)
 	if cerr := ring.Close(); err == nil {
@@ -103,6 +107,23 @@ type play struct {
 	contexts [spanring.MaxContexts]bool
 	ctrs     counters
 	allocs   allocs
+	mask     traceMask
+}
+
+// traceMask makes other trace contexts of those recorded: trace id and span id, each bit
+// turned or not.
+type traceMask [3]uint64
+
+func maskOf(run spanring.RunID) (m traceMask) {
+	m[0], m[1] = binary.LittleEndian.Uint64(run[:8]), binary.LittleEndian.Uint64(run[8:])
+	m[2] = m[0] ^ m[1]
+	return m
+}
+
+func (m *traceMask) turn(w []uint64) {
+	for i, v := range m {
+		w[i] ^= v
+	}
 }
 
 func (p *play) run(ctx context.Context, clock Clock) error {
@@ -173,8 +194,8 @@ func (p *play) state(s recording.State) {
 	}
 }
 
-// move moves an entry's times to the clock that is played on, and its name to the
-// ring's own table. Kinds that are not known go as they are.
+// move moves an entry's times to the clock that is played on, its name to the ring's
+// own table and its trace context to the pass's. Kinds that are not known go as they are.
 func (p *play) move(w *spanring.Words) {
 	add := func(i int) { w[i] = uint64(int64(w[i]) + p.shiftNS) }
 	switch w.Kind() {
@@ -186,7 +207,10 @@ func (p *play) move(w *spanring.Words) {
 	case spanring.KindLane, spanring.KindKernel, spanring.KindGraph, spanring.KindSpanFailed, spanring.KindLaunchDiff:
 		add(2)
 		w[5] = w[5]&^0xffffffff | uint64(p.name(spanring.NameID(w[5])))
+	case spanring.KindTraceContext:
+		p.mask.turn(w[2:5])
 	case spanring.KindRequestEnd:
+		p.mask.turn(w[1:4])
 		add(4)
 		add(5)
 	case spanring.KindAlloc, spanring.KindFree, spanring.KindViolation:

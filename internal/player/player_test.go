@@ -118,7 +118,7 @@ func readRing(t *testing.T, w *spanring.Writer) ([]spanring.Entry, *spanring.Rea
 
 // texts replaces the name ids in entries by the names, so that entries of two
 // tables can be compared, and takes shift off their times.
-func texts(t *testing.T, es []spanring.Entry, name func(spanring.NameID) (spanring.Name, bool), shift int64) (out []any) {
+func texts(t *testing.T, es []spanring.Entry, name func(spanring.NameID) (spanring.Name, bool), shift int64, mask traceMask) (out []any) {
 	t.Helper()
 	type span struct {
 		Span   spanring.Span
@@ -144,7 +144,15 @@ func texts(t *testing.T, es []spanring.Entry, name func(spanring.NameID) (spanri
 			s.MonoNS -= shift
 			s.BeginNS -= shift
 			out = append(out, s)
+		case k == spanring.KindTraceContext:
+			mask.turn(w[2:5])
+			l, err := w.StepLink()
+			if err != nil {
+				t.Fatal(err)
+			}
+			out = append(out, l)
 		case k == spanring.KindRequestEnd:
+			mask.turn(w[1:4])
 			r, err := w.RequestEnd()
 			if err != nil {
 				t.Fatal(err)
@@ -246,7 +254,7 @@ func TestPlay(t *testing.T) {
 			}
 			defer ring.Close()
 			got, r := readRing(t, w)
-			if d := cmp.Diff(texts(t, want, plain.Name, 0), texts(t, got, r.Name, startNS-first)); d != "" {
+			if d := cmp.Diff(texts(t, want, plain.Name, 0, traceMask{}), texts(t, got, r.Name, startNS-first, maskOf(w.Info().RunID))); d != "" {
 				t.Errorf("entries (-want +got):\n%s", d)
 			}
 			if took, is := clock.now-startNS, recv[len(recv)-1]-first; took < is || took > is+int64(2*shortest) {
@@ -286,6 +294,44 @@ func TestPlay(t *testing.T) {
 				t.Errorf("contexts %+v", cs)
 			}
 		})
+	}
+}
+
+// Each time that a run is played its requests are in traces of their own, which their
+// steps and their ends agree on.
+func TestTracesOfEachPass(t *testing.T) {
+	f := record(t, synth.New(synth.Options{Duration: 100 * time.Millisecond, RequestEvery: 3}), 0)
+	seen := make(map[[16]byte]int)
+	for pass := range 2 {
+		w, err := Play(t.Context(), ringDir(t), source(t, f), Options{Clock: &manual{now: 77_000_000_000}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		linked, ended := make(map[spanring.TraceContext]bool), 0
+		es, _ := readRing(t, w)
+		for i := range es {
+			switch w := &es[i].Words; w.Kind() {
+			case spanring.KindTraceContext:
+				l, err := w.StepLink()
+				if err != nil {
+					t.Fatal(err)
+				}
+				linked[l.TraceContext] = true
+			case spanring.KindRequestEnd:
+				r, err := w.RequestEnd()
+				if err != nil || !linked[r.TraceContext] {
+					t.Errorf("no step was linked to %x: %v", r.TraceID, err)
+				}
+				if n, ok := seen[r.TraceID]; ok {
+					t.Errorf("trace %x of pass %d is in pass %d", r.TraceID, n, pass)
+				}
+				seen[r.TraceID] = pass
+				ended++
+			}
+		}
+		if ended < 3 {
+			t.Errorf("%d requests", ended)
+		}
 	}
 }
 
