@@ -17,6 +17,7 @@ type ProcessorOptions struct {
 	// Label is the engine's name in metrics. Default EngineName of the source.
 	Label string
 	// Selector decides which steps are exported. Default NewLiveSelector(LiveOptions{}).
+	// One that is given and a Watcher sees them without an exporter, too.
 	Selector Selector
 	// Exporter takes selected steps. Default none: every step is not selected.
 	Exporter Exporter
@@ -95,6 +96,7 @@ type Processor struct {
 	asm    *assembler
 	batch  []spanring.Entry
 	ended  bool
+	watch  Watcher // of steps that no exporter takes; nil for none
 
 	savedNS   int64  // when SaveCursor was told last
 	savedNext uint64 // and how far
@@ -112,6 +114,7 @@ func NewProcessor(src Source, o ProcessorOptions) (*Processor, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read who produces the spans: %w", err)
 	}
+	watch, _ := o.Selector.(Watcher)
 	o = o.withDefaults()
 	if o.Label == "" {
 		o.Label = EngineName(info)
@@ -120,7 +123,7 @@ func NewProcessor(src Source, o ProcessorOptions) (*Processor, error) {
 	e.known.info = info
 	e.sum.init(o.Label, o.Instruments.topKernels())
 	e.mem.init(o.Label, o.Instruments.topSites(), o.Growth)
-	p := &Processor{engine: e, src: src, o: o, batch: make([]spanring.Entry, pollBatch), leftFrom: math.MaxUint64}
+	p := &Processor{engine: e, src: src, o: o, batch: make([]spanring.Entry, pollBatch), leftFrom: math.MaxUint64, watch: watch}
 	p.asm = newAssembler(e, &p.o)
 	p.asm.resume(o.Resume)
 	o.Instruments.add(e)
@@ -288,6 +291,9 @@ func (p *Processor) handOver() {
 		}
 		units := s.Units()
 		if p.o.Exporter == nil {
+			if p.watch != nil {
+				p.watch.Watch(s)
+			}
 			p.engine.ledger.NotSelect(NotWanted, units)
 			p.asm.requests.closed(s, false)
 			continue

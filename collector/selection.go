@@ -87,6 +87,13 @@ type RequestSelector interface {
 	SelectRequest(r *Request, nowMonoNS int64) bool
 }
 
+// Watcher is a Selector that looks at steps, too, of which none can be exported for
+// want of an exporter: what it makes of slow ones is not only traces.
+type Watcher interface {
+	// Watch looks at s as Select does.
+	Watch(s *Step)
+}
+
 // SelectAll exports every step, as the file formats do.
 type SelectAll struct{}
 
@@ -179,6 +186,13 @@ func (l *LiveSelector) Select(s *Step) (ExportReason, NotSelected) {
 		return ExportNone, NotOneInN
 	}
 	return ExportNone, NotBudget
+}
+
+// Watch implements Watcher: slow steps are told to OnSlow.
+func (l *LiveSelector) Watch(s *Step) {
+	if l.slow.slow(s) {
+		l.o.OnSlow(s)
+	}
 }
 
 // SelectRequest implements RequestSelector: every summary that the budget allows.

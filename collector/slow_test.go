@@ -246,3 +246,39 @@ func TestSlowBuckets(t *testing.T) {
 		}
 	}
 }
+
+// TestSlowWithoutExporter: where no trace can be sent slow steps are told
+// nevertheless, and count.
+func TestSlowWithoutExporter(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		given  bool
+		told   int
+		counts uint64
+	}{{"a selector is given", true, 2, 2}, {"none is given, as where a recording is read", false, 0, 0}} {
+		src := newMemSource("a")
+		told := 0
+		o := ProcessorOptions{}
+		if c.given {
+			o.Selector = NewLiveSelector(LiveOptions{OnSlow: func(s *Step) {
+				told++
+				NewArmer(ArmOptions{}).Slow(s)
+			}})
+		}
+		p, _ := run(t, src, o)
+		for n := uint64(1); n <= 300; n++ {
+			at, long := int64(n)*1_000_000, int64(100_000)
+			if n == 290 || n == 295 {
+				long = 400_000
+			}
+			src.push(begin(n, at), lane(n, 1, 1, at+10, uint64(long)), end(n, at, at+long+20, 1))
+		}
+		pollAll(t, p)
+		if got := p.Engine().SlowSteps()[ArmNoRing]; told != c.told || got != c.counts {
+			t.Errorf("%s: %d steps told, %d counted; want %d and %d", c.name, told, got, c.told, c.counts)
+		}
+		if got := p.Engine().Ledger().Counts(); got.NotSelected[NotWanted] != 600 {
+			t.Errorf("%s: ledger %+v", c.name, got)
+		}
+	}
+}
