@@ -81,7 +81,7 @@ try {
     });
     // All of it in view: what is not is not laid out.
     const { panels } = JSON.parse(await readFile(join(o.boards, file), "utf8"));
-    await page.setViewport({ width: 1600, height: Math.max(...panels.map((p) => p.gridPos.y + p.gridPos.h)) * 38 });
+    await page.setViewport({ width: 1600, deviceScaleFactor: o.out ? 0.75 : 1, height: Math.max(...panels.map((p) => p.gridPos.y + p.gridPos.h)) * 38 });
     await page.goto(`http://127.0.0.1:${server.address().port}/?` + new URLSearchParams({ board, end: o.end, seconds: o.seconds, step: o.step, rate: o.rate }));
     await page.waitForFunction("globalThis.drawn || globalThis.failed", { timeout: 60000 });
     const failed = await page.evaluate("globalThis.failed ?? ''");
