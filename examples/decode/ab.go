@@ -82,10 +82,12 @@ type abCondition struct {
 	prof  bool // a profiler's activity records are on
 }
 
-// abLevels are the levels, and level kernel with every step armed: of one armed step
-// in so many, a round has none or one, which is no measurement of what it costs.
+// abLevels are the levels; off once more, whose difference from off is what the method
+// cannot tell from nothing; and level kernel with every step armed: of one armed step in
+// so many, a round has none or one, which is no measurement of what it costs.
 var abLevels = []abCondition{
 	{name: "off", level: lanetrace.LevelOff},
+	{name: "off again", level: lanetrace.LevelOff},
 	{name: "basic", level: lanetrace.LevelBasic},
 	{name: "lane", level: lanetrace.LevelLane},
 	{name: "kernel", level: lanetrace.LevelKernel},
@@ -187,7 +189,7 @@ func (e *engine) measureMode(conditions []abCondition, o *abOptions) (abMode, er
 			Armed: armed[i], RoundsNS: took[i],
 		})
 	}
-	pairs := [][2]int{{1, 0}, {2, 1}, {3, 2}, {4, 2}, {2, 0}, {3, 0}}
+	pairs := [][2]int{{1, 0}, {2, 0}, {3, 2}, {4, 3}, {5, 3}, {3, 0}, {4, 0}}
 	if conditions[1].prof {
 		m.Profiled, m.Kernels = true, float64(kernels)/float64(o.rounds*(m.Steps+fixedWarm))
 		pairs = pairs[:1]

@@ -47,7 +47,7 @@ func TestMeasureEachLevel(t *testing.T) {
 			}
 			// One in so many at level kernel, which may be none of these, and each of
 			// them, those that warm up too, where every one is asked for.
-			if l.Armed > 0 != (i >= 3) && i != 3 || i == 4 && l.Armed != 25*(4+fixedWarm) {
+			if l.Armed > 0 != (i >= 4) && i != 4 || i == 5 && l.Armed != 25*(4+fixedWarm) {
 				t.Errorf("level %s armed %d steps", l.Level, l.Armed)
 			}
 		}
@@ -57,10 +57,10 @@ func TestMeasureEachLevel(t *testing.T) {
 				t.Errorf("difference %+v", d)
 			}
 		}
-		if diff := cmp.Diff([]string{"off", "basic", "lane", "kernel", "armed"}, levels); diff != "" {
+		if diff := cmp.Diff([]string{"off", "off again", "basic", "lane", "kernel", "armed"}, levels); diff != "" {
 			t.Error(diff)
 		}
-		if diff := cmp.Diff([]string{"basic-off", "lane-basic", "kernel-lane", "armed-lane", "lane-off", "kernel-off"}, differences); diff != "" {
+		if diff := cmp.Diff([]string{"off again-off", "basic-off", "lane-basic", "kernel-lane", "armed-lane", "lane-off", "kernel-off"}, differences); diff != "" {
 			t.Error(diff)
 		}
 	}

@@ -93,7 +93,7 @@ func TestMeasure(t *testing.T) {
 		}
 		levels, arming, profiler := got[0], got[1], got[2]
 		launches := map[bool]string{true: "40", false: "1"}[strings.HasPrefix(how, "eager")]
-		if levels[0] != launches || !difference.MatchString(levels[2]) || !difference.MatchString(levels[3]) || levels[5] != "all" || !strings.HasPrefix(levels[6], "25 × ") {
+		if levels[0] != launches || !difference.MatchString(levels[2]) || !difference.MatchString(levels[4]) || levels[6] != "all" || !strings.HasPrefix(levels[7], "25 × ") {
 			t.Errorf("%s: levels %v", row, levels)
 		}
 		if stride, err := strconv.Atoi(arming[2]); !difference.MatchString(arming[0]) || err != nil || stride < 64 || !difference.MatchString(arming[5]) {
@@ -153,7 +153,7 @@ func TestFigures(t *testing.T) {
 	levelTables(&b, rows)
 	profilerTable(&b, rows)
 	for _, want := range []string{
-		"| middling, eager, waits | 76 | 1,300 | +0.1 [-0.0 to +0.2] | +3.1 [+2.9 to +3.4] | 0.24 % | 1 in 4 | 31 × 30 |\n",
+		"| middling, eager, waits | 76 | 1,300 | - | +0.1 [-0.0 to +0.2] | +3.1 [+2.9 to +3.4] | 0.24 % | 1 in 4 | 31 × 30 |\n",
 		// 266 µs by 76 launches, and by 70 steps.
 		"| middling, eager, waits | +266.0 [+260.0 to +270.0] | 3.50 | 70 | +3.80 | 0.292 % | +3.9 [+3.3 to +4.1] |\n",
 		"| middling, eager, waits | 1,300 | 1,300 | 1,305 | +5.9 [+5.0 to +7.0] | +0.5 % | 76.0 |\n",

@@ -54,7 +54,7 @@ func (d *difference) percent() string {
 // levelTables print what levels cost: a step at off and what each level adds, then
 // what arming does.
 func levelTables(w io.Writer, rows []row) {
-	fmt.Fprint(w, "\n| kernels, launched, the host | launches | at off, µs | basic - off, µs | lane - basic, µs | of the step | lanes timed | rounds × steps |\n| --- | --- | --- | --- | --- | --- | --- | --- |\n")
+	fmt.Fprint(w, "\n| kernels, launched, the host | launches | at off, µs | off again - off, µs | basic - off, µs | lane - basic, µs | of the step | lanes timed | rounds × steps |\n| --- | --- | --- | --- | --- | --- | --- | --- | --- |\n")
 	for i := range rows {
 		r := &rows[i]
 		if r.m.Profiled {
@@ -65,8 +65,8 @@ func levelTables(w io.Writer, rows []row) {
 		if r.m.Lanes > 1 {
 			timed = fmt.Sprintf("1 in %d", r.m.Lanes)
 		}
-		fmt.Fprintf(w, "| %s | %d | %s | %s | %s | %s | %s | %d × %d |\n", r.step(), r.launches, micros(r.m.level("off")),
-			r.m.difference("basic", "off").interval(), lane.interval(), lane.percent(), timed, r.rounds, r.m.Steps)
+		fmt.Fprintf(w, "| %s | %d | %s | %s | %s | %s | %s | %s | %d × %d |\n", r.step(), r.launches, micros(r.m.level("off")),
+			r.m.difference("off again", "off").interval(), r.m.difference("basic", "off").interval(), lane.interval(), lane.percent(), timed, r.rounds, r.m.Steps)
 	}
 	fmt.Fprint(w, "\n| kernels, launched, the host | an armed step - lane, µs | a launch, µs | armed, one in | so kernel - lane, µs | of the step | measured, µs |\n| --- | --- | --- | --- | --- | --- | --- |\n")
 	for i := range rows {
