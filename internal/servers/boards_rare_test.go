@@ -3,9 +3,10 @@
 package servers_test
 
 import (
+	"bytes"
+	"encoding/hex"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"math"
 	"net/http"
@@ -13,6 +14,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -67,9 +69,15 @@ func TestBoardsShowWhatIsRare(t *testing.T) {
 	const every = 20
 	rules, _ := ruleFiles(t)
 	dir, keep := servers.RingDir(t), filepath.Join(t.TempDir(), "keep")
-	var requests, sent atomic.Int64
+	var (
+		requests, sent atomic.Int64
+		mu             sync.Mutex
+		bodies         bytes.Buffer
+	)
 	took := receiver(t, func(w http.ResponseWriter, r *http.Request) {
-		n, err := io.Copy(io.Discard, r.Body)
+		mu.Lock()
+		n, err := bodies.ReadFrom(r.Body)
+		mu.Unlock()
 		if err != nil {
 			t.Error(err)
 		}
@@ -219,6 +227,24 @@ func TestBoardsShowWhatIsRare(t *testing.T) {
 			t.Errorf("%s: compared with nothing", w)
 		}
 	}
+
+	// Points of panels lead to traces that were sent.
+	leading := 0
+	for i := range panels {
+		for _, e := range panels[i].Exemplars {
+			xs, err := m.Exemplars(t.Context(), servers.Interpolate(e, "5m"))
+			if err != nil || len(xs) == 0 {
+				t.Errorf("%s: %d exemplars, %v", panels[i].Where(), len(xs), err)
+			}
+			for _, x := range xs {
+				leading++
+				if id, err := hex.DecodeString(x.Labels["trace_id"]); err != nil || len(id) != 16 || !bytes.Contains(bodies.Bytes(), id) {
+					t.Errorf("%s: no trace %v of %v was sent: %v", panels[i].Where(), x.Labels, x.Series, err)
+				}
+			}
+		}
+	}
+	t.Logf("%d points of panels lead to traces", leading)
 
 	// The longest bar stands first, and is who the others wait for.
 	query := strings.TrimSuffix(strings.TrimPrefix(servers.Interpolate(exprOf(t, "ranks: The late rank", 0), "5m"), "sort_desc("), ")")

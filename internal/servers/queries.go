@@ -69,6 +69,7 @@ func ShippedRules(tb testing.TB) []ShippedRule {
 type Panel struct {
 	Board, Title, Type string
 	Exprs              []string // of its queries, with the board's variables
+	Exemplars          []string // those of them that ask for exemplars
 }
 
 // Where is the panel in words.
@@ -89,7 +90,10 @@ func Boards(tb testing.TB) (panels []Panel, variables []string) {
 		var doc struct {
 			Panels []struct {
 				Type, Title string
-				Targets     []struct{ Expr string }
+				Targets     []struct {
+					Expr     string
+					Exemplar bool
+				}
 			}
 			Templating struct{ List []struct{ Definition string } }
 		}
@@ -103,6 +107,9 @@ func Boards(tb testing.TB) (panels []Panel, variables []string) {
 			q := Panel{Board: strings.TrimSuffix(filepath.Base(f), ".json"), Title: p.Title, Type: p.Type}
 			for _, t := range p.Targets {
 				q.Exprs = append(q.Exprs, t.Expr)
+				if t.Exemplar {
+					q.Exemplars = append(q.Exemplars, t.Expr)
+				}
 			}
 			panels = append(panels, q)
 		}
