@@ -116,8 +116,12 @@ type panelFile struct {
 		Range, Instant                    bool
 		Datasource                        struct{ Type, UID string }
 	}
-	FieldConfig struct{ Defaults struct{ Unit string } }
-	Options     json.RawMessage
+	FieldConfig     json.RawMessage
+	Options         json.RawMessage
+	Transformations []struct {
+		ID      string
+		Options map[string]map[string]bool
+	}
 }
 
 // panelTypes are the panels used, and which form of an answer each can draw.
@@ -129,6 +133,42 @@ var panelTypes = map[string][]string{
 var unitsUsed = []string{
 	units.Short, units.NoUnit, units.Seconds, units.BytesIEC, units.BytesPerSecondIEC, units.OpsPerSecond, units.PercentUnit,
 	units.Watt, units.Hertz, units.Celsius, units.Joule,
+}
+
+// words are what the words of panels may be, by the last two names of where they
+// stand; the SDK takes any. A place that is not here is one that nobody looked at.
+var words = map[string][]string{
+	"tooltip.mode": {"single", "multi", "none"}, "tooltip.sort": {"asc", "desc", "none"},
+	"legend.displayMode": {"list", "table", "hidden"}, "legend.placement": {"bottom", "right"},
+	"stacking.mode": {"none", "normal", "percent"}, "thresholds.mode": {"absolute", "percentage"}, "custom.showPoints": {"auto", "never", "always"},
+	"custom.align": {"auto", "left", "right", "center"}, "options.cellHeight": {"sm", "md", "lg", "auto"},
+	"options.orientation": {"auto", "horizontal", "vertical"}, "options.colorMode": {"value", "background", "background_solid", "none"},
+	"options.graphMode": {"none", "line", "area"}, "options.textMode": {"auto", "value", "value_and_name", "name", "none"},
+	"options.justifyMode": {"auto", "center"}, "options.displayMode": {"basic", "lcd", "gradient"}, "options.valueMode": {"color", "text", "hidden"},
+	"options.namePlacement": {"auto", "top", "left", "hidden"}, "options.sizing": {"auto", "manual"}, "options.showValue": {"auto", "never", "always"},
+	"options.percentChangeColorMode": {"standard", "inverted", "same_as_value"}, "options.selectionMode": {"x", "y", "xy"},
+	"color.mode": {"scheme", "opacity"}, "color.scale": {"linear", "exponential"}, "color.scheme": {"Oranges"}, "color.fill": {"dark-orange"},
+	"exemplars.color": {"rgba(255,0,255,0.7)"}, "steps.color": {"green", "red"}, "reduceOptions.calcs": {"lastNotNull"}, "footer.reducer": {"sum"},
+	"defaults.unit": unitsUsed, "yAxis.unit": unitsUsed,
+}
+
+// wrongWords are the words below v that are none of those.
+func wrongWords(v any, path ...string) (bad []string) {
+	switch v := v.(type) {
+	case map[string]any:
+		for k, x := range v {
+			bad = append(bad, wrongWords(x, append(slices.Clone(path), k)...)...)
+		}
+	case []any:
+		for _, x := range v {
+			bad = append(bad, wrongWords(x, path...)...)
+		}
+	case string:
+		if at := strings.Join(path[max(0, len(path)-2):], "."); !slices.Contains(words[at], v) {
+			bad = append(bad, fmt.Sprintf("%s is %q", at, v))
+		}
+	}
+	return bad
 }
 
 // window is a range in a query.
@@ -183,8 +223,23 @@ func check(text []byte) (bad []string) {
 		if p.Description == "" || !strings.HasSuffix(p.Description, ".") && !strings.HasSuffix(p.Description, ").") {
 			say("%s: description %q", p.Title, p.Description)
 		}
-		if !slices.Contains(unitsUsed, p.FieldConfig.Defaults.Unit) {
-			say("%s: unit %q", p.Title, p.FieldConfig.Defaults.Unit)
+		var unit struct{ Defaults struct{ Unit string } }
+		if err := json.Unmarshal(p.FieldConfig, &unit); err != nil || unit.Defaults.Unit == "" {
+			say("%s: no unit: %v", p.Title, err)
+		}
+		for at, raw := range map[string]json.RawMessage{"options": p.Options, "fieldConfig": p.FieldConfig} {
+			var v any
+			if err := json.Unmarshal(raw, &v); err != nil {
+				say("%s: %v", p.Title, err)
+			}
+			for _, s := range wrongWords(v, at) {
+				say("%s: %s", p.Title, s)
+			}
+		}
+		for _, f := range p.Transformations {
+			if p.Type != "table" || f.ID != "organize" || len(f.Options) != 1 || !f.Options["excludeByName"]["Time"] {
+				say("%s: transformation %+v", p.Title, f)
+			}
 		}
 		formats, ok := panelTypes[p.Type]
 		if !ok {
@@ -226,7 +281,10 @@ func TestChecks(t *testing.T) {
 	}
 	for _, c := range []struct{ was, is, want string }{
 		{`"type": "timeseries"`, `"type": "timeserie"`, "panel type"},
-		{`"unit": "s"`, `"unit": "sec"`, "unit"},
+		{`"unit": "s"`, `"unit": "sec"`, `defaults.unit is "sec"`},
+		{`"mode": "multi"`, `"mode": "all"`, `tooltip.mode is "all"`},
+		{`"mode": "normal"`, `"mode": ""`, `stacking.mode is ""`},
+		{`"placement": "bottom"`, `"placement": "below"`, `legend.placement is "below"`},
 		{`"format": "time_series"`, `"format": "timeseries"`, "does not draw"},
 		{`"w": 12`, `"w": 25`, "outside of the grid"},
 		{`"x": 12`, `"x": 6`, "lies on"},
