@@ -103,6 +103,36 @@ func TestAccountJSON(t *testing.T) {
 	}
 }
 
+// accountTap keeps the engine's account of the moment when entries were read and not
+// yet taken apart.
+type accountTap struct{ seen Account }
+
+func (a *accountTap) Entries(e *Engine, _ []spanring.Entry) { a.seen = e.Account() }
+func (a *accountTap) Ended(*Engine)                         {}
+
+// TestAccountWhileReading: entries count as received when their spans do, so that the
+// lines agree at any moment.
+func TestAccountWhileReading(t *testing.T) {
+	src := newMemSource("a").push(begin(1, 0), lane(1, 1, 1, 10, 10), lane(1, 2, 1, 30, 10))
+	var tap accountTap
+	p, err := NewProcessor(src, ProcessorOptions{Taps: []Tap{&tap}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := p.Poll(); err != nil {
+		t.Fatal(err)
+	}
+	type counts struct{ received, pending, spans uint64 }
+	of := func(a *Account) counts { return counts{a.Reader.Received, a.Reader.Pending, a.Sidecar.Received} }
+	after := p.Engine().Account()
+	if got, want := of(&tap.seen), (counts{0, 3, 0}); got != want {
+		t.Errorf("while they are read: %+v, want %+v", got, want)
+	}
+	if got, want := of(&after), (counts{3, 0, 3}); got != want {
+		t.Errorf("after that: %+v, want %+v", got, want)
+	}
+}
+
 // TestAccountOfAnything feeds arbitrary entries, good and bad, and an exporter
 // that settles some of what it gets: nothing is pending at the end, and what was
 // received is what the entries say.

@@ -38,6 +38,7 @@ type Engine struct {
 	runID  spanring.RunID
 	ledger Ledger
 	state  atomic.Uint32
+	taken  atomic.Uint64 // entries received whose spans the ledger has
 
 	mu    sync.Mutex
 	src   Source
@@ -112,9 +113,19 @@ func (e *Engine) Busy() []spanring.SlotEntry {
 	return ask(e, func(k *known) *[]spanring.SlotEntry { return &k.busy }, func() ([]spanring.SlotEntry, error) { return e.src.Busy() })
 }
 
-// ReaderAccount is the reader's line of the loss account as of the last Poll.
+// ReaderAccount is the reader's line of the loss account. What was read and is not
+// taken apart yet is pending there, so that the sidecar's line has the spans of all
+// that was received.
 func (e *Engine) ReaderAccount() spanring.Account {
-	return ask(e, func(k *known) *spanring.Account { return &k.account }, func() (spanring.Account, error) { return e.src.Account(), nil })
+	return ask(e, func(k *known) *spanring.Account { return &k.account }, func() (spanring.Account, error) {
+		taken := e.taken.Load()
+		a := e.src.Account()
+		if n := a.Received - min(a.Received, taken); n > 0 {
+			a.Received -= n
+			a.Pending += n
+		}
+		return a, nil
+	})
 }
 
 // NowMonoNS is the source's time: see Source.

@@ -151,6 +151,7 @@ func (p *Processor) Poll() (n int, done bool, err error) {
 	}
 	p.assemble(batch)
 	p.handOver()
+	p.engine.taken.Store(p.src.Account().Received)
 	p.engine.watchMemory(p.asm.nowNS)
 	p.engine.watchLevel(p.asm.nowNS)
 	if err != nil {
