@@ -210,8 +210,14 @@ func TestRateThatChanges(t *testing.T) {
 func TestBadPositionsDoNotMultiplyAnchors(t *testing.T) {
 	g := newRig(t, scripted.Options{}, cudaevents.Options{Pairs: 64})
 	s := g.d.NewStream()
+	for range 10 { // the first anchors follow each other closer anyway
+		g.span(s)
+		g.settle()
+		g.d.Advance(500 * ms)
+	}
 	g.span(s)
 	g.settle()
+	g.log()
 	g.d.OnElapsed(func(_ cudaevents.Pair, t *cudaevents.Times) cudaevents.Result {
 		t.SinceAnchorMS += 10
 		return cudaevents.Success
@@ -383,14 +389,16 @@ func TestAnchorsAreShown(t *testing.T) {
 	}
 	g.end(h)
 	c := g.r.Clock()
-	if len(all) != 8 || c.Anchors != 8 {
-		t.Errorf("%d anchors in the log, %d taken in 4 s, want 8", len(all), c.Anchors)
+	// Harvested every 100 ms, five are younger than that, the next comes after 250 ms
+	// and then one each half a second.
+	if len(all) != 13 || c.Anchors != 13 {
+		t.Fatalf("%d anchors in the log, %d taken in 4 s, want 13", len(all), c.Anchors)
 	}
-	// Before the rate was known the map was 10 ppm of half a second behind.
-	if r := all[1].ResidualNS; r < 2000 || r > 8000 {
-		t.Errorf("the second anchor's residual is %d ns, want some 5,000", r)
+	// Before the rate was known the map was 10 ppm of a tenth of a second behind.
+	if r := all[1].ResidualNS; r < 500 || r > 1500 {
+		t.Errorf("the second anchor's residual is %d ns, want some 1,000", r)
 	}
-	if r := all[7].ResidualNS; abs64(r) > 1500 {
+	if r := all[12].ResidualNS; abs64(r) > 1500 {
 		t.Errorf("the last anchor's residual is %d ns", r)
 	}
 	last := all[len(all)-1]
@@ -408,4 +416,28 @@ func TestAnchorsAreShown(t *testing.T) {
 	if off := host - (cs[0].HostRefNS + 10e9); abs64(off) > 10*c.RateUncertaintyPPB+100 || abs64(off) > 30_000 {
 		t.Errorf("the record's line is %d ns off after 10 s, rate %d ± %d ppb", off, cs[0].RatePPB, c.RateUncertaintyPPB)
 	}
+}
+
+// The first half second is placed nearly as well as what follows: the first anchors
+// follow each other closely.
+func TestYoungClock(t *testing.T) {
+	g := newRig(t, scripted.Options{DriftPPM: 20, CallNS: 500}, cudaevents.Options{Pairs: 64})
+	s := g.d.NewStream()
+	worst := uint64(0)
+	for range 200 {
+		g.d.Advance(5 * ms)
+		g.span(s)
+		g.settle()
+		spans, _, _ := g.log()
+		for i := range spans {
+			worst = max(worst, spans[i].PlaceUncertaintyNS)
+		}
+	}
+	if worst > 12_000 {
+		t.Errorf("uncertainty up to %d ns in the first second", worst)
+	}
+	if n := g.r.Clock().Anchors; n > 10 {
+		t.Errorf("%d anchors in the first second", n)
+	}
+	t.Logf("uncertainty up to %d ns, %d anchors", worst, g.r.Clock().Anchors)
 }

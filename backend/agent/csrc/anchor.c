@@ -9,6 +9,8 @@
 #include "say.h"
 
 #define FIRST_TRIES 8
+// So many anchors follow each other closer, each twice as far as the one before.
+#define YOUNG_ANCHORS 6
 #define LATER_TRIES 3
 // About as narrow as a try gets on an idle H200, where one takes 6 to 7 us.
 #define GOOD_NS 8000
@@ -191,8 +193,10 @@ static bool try_anchor(lt_context *c, lt_pool *p, int64_t now, lt_harvest_stats 
       break;
   }
   if (best.event != NULL) {
-    int64_t age = LT_ANCHOR_AGE_NS;
-    if (!adopt(c, best.event, best.lo, best.hi, h))
+    const bool good_one = adopt(c, best.event, best.lo, best.hi, h);
+    // The first follow each other closer: until two lie apart, the rate is a guess.
+    int64_t age = LT_ANCHOR_AGE_NS >> (a->n <= YOUNG_ANCHORS ? YOUNG_ANCHORS + 1 - a->n : 0);
+    if (!good_one)
       age /= LT_SOONER_BY;
     a->due_mono_ns = best.hi + age;
   }
