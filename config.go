@@ -44,13 +44,13 @@ type Config struct {
 	KernelSpanEvery int
 	// KernelBudget is the share of step time that armed work may cost, from 0 to 1
 	// (LANETRACE_KERNEL_BUDGET): a step is armed only once the time of steps has covered
-	// the cost of the last armed one. Steps that are asked for come on top. Default
-	// 0.003.
+	// the cost of the last armed one. Steps that are asked for come on top. 1 is without
+	// bound. Default 0.003.
 	KernelBudget float64
 	// LaneBudget is the share of step time that timing lanes may cost, from 0 to 1
 	// (LANETRACE_LANE_BUDGET). Where lanes would cost more, only those of one step in so
-	// many are timed; the other steps say so. Default 0: without bound, every step's
-	// lanes are timed.
+	// many are timed; the other steps say so. Default 0: as 1 without bound, every
+	// step's lanes are timed.
 	LaneBudget float64
 	// HarvestEvery is how often a goroutine reads completed pairs. Default 5 ms;
 	// negative: never, the engine calls Harvest.

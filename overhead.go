@@ -191,7 +191,8 @@ func (t *stepTime) observeBeyond(ns int64) {
 // maxOwedNS bounds what a budget is owed: 36 years.
 const maxOwedNS = 1 << 60
 
-// budget is a share of step time. 0 is without bound.
+// budget is a share of step time. 0 is without bound, and so is 1: all of a step's
+// time may go for it.
 type budget struct {
 	share float64
 	// owedNS is the step time that has to pass before more may be spent. What is under 0
@@ -200,11 +201,13 @@ type budget struct {
 	owedNS atomic.Int64
 }
 
+func (b *budget) bounds() bool { return b.share > 0 && b.share < 1 }
+
 func (b *budget) clear() bool { return b.owedNS.Load() <= 0 }
 
 // spend has costNS covered by step time.
 func (b *budget) spend(costNS int64) {
-	if b.share <= 0 || costNS <= 0 {
+	if !b.bounds() || costNS <= 0 {
 		return
 	}
 	owed := int64(min(math.Ceil(float64(costNS)/b.share), maxOwedNS))
@@ -218,7 +221,7 @@ func (b *budget) spend(costNS int64) {
 
 // pay covers by the time of a step.
 func (b *budget) pay(stepNS int64) {
-	if b.share <= 0 || stepNS == 0 {
+	if !b.bounds() || stepNS == 0 {
 		return
 	}
 	for {
@@ -231,7 +234,7 @@ func (b *budget) pay(stepNS int64) {
 
 // stride is in how many steps of that length costNS is within the budget.
 func (b *budget) stride(costNS int64, stepNS float64) uint32 {
-	if b.share <= 0 || costNS <= 0 || !(stepNS > 0) {
+	if !b.bounds() || costNS <= 0 || !(stepNS > 0) {
 		return 1
 	}
 	return uint32(max(1, min(math.Ceil(float64(costNS)/(b.share*stepNS)), math.MaxInt32)))

@@ -14,10 +14,12 @@ static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
 
 // Budgets ----------------------------------------------------------------------------
 
+static bool bounds(const lt_budget *b) { return b->share > 0 && b->share < 1; }
+
 static bool clear(const lt_budget *b) { return atomic_load(&b->owed_ns) <= 0; }
 
 static void spend(lt_budget *b, int64_t cost_ns) {
-  if (!(b->share > 0) || cost_ns <= 0)
+  if (!bounds(b) || cost_ns <= 0)
     return;
   const int64_t owed = least(lt_ceil((double)cost_ns / b->share), MAX_OWED_NS);
   int64_t old = atomic_load(&b->owed_ns);
@@ -26,7 +28,7 @@ static void spend(lt_budget *b, int64_t cost_ns) {
 }
 
 static void pay(lt_budget *b, int64_t step_ns) {
-  if (!(b->share > 0) || step_ns == 0)
+  if (!bounds(b) || step_ns == 0)
     return;
   int64_t old = atomic_load(&b->owed_ns);
   while (!atomic_compare_exchange_weak(&b->owed_ns, &old, most(-MAX_OWED_NS, least(old - step_ns, MAX_OWED_NS)))) {
@@ -41,7 +43,7 @@ static void pay_both(lt_overhead *o, int64_t ns) {
 
 // stride is in how many steps of that length the cost is within the budget.
 static uint32_t stride(const lt_budget *b, int64_t cost_ns, double step_ns) {
-  if (!(b->share > 0) || cost_ns <= 0 || !(step_ns > 0))
+  if (!bounds(b) || cost_ns <= 0 || !(step_ns > 0))
     return 1;
   return (uint32_t)most(1, least(lt_ceil((double)cost_ns / (b->share * step_ns)), INT32_MAX));
 }
