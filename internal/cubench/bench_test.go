@@ -47,7 +47,7 @@ func BenchmarkServingThread(b *testing.B) {
 	if err := cubench.Open(lib, spinPTX); err != nil {
 		b.Fatal(err)
 	}
-	hub, err := lanetrace.OpenHeap(lanetrace.Config{Level: "kernel", KernelSpanEvery: 1, KernelBudget: 1, HarvestEvery: -1})
+	hub, err := lanetrace.OpenHeap(lanetrace.Config{Level: "kernel", HarvestEvery: -1})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -98,6 +98,7 @@ func BenchmarkServingThread(b *testing.B) {
 	var lanes, records, timed, timedC, plainC, plain []float64
 	for b.Loop() {
 		records = append(records, theirs(cubench.Records))
+		hub.Arm(1)
 		step := hub.StepBegin()
 		lanes = append(lanes, ours(func() { dev.LaneBegin(step, lane, s).End() }))
 		timedC = append(timedC, theirs(cubench.TimedLaunch))
