@@ -14,18 +14,34 @@ type placing struct {
 // queued and the host looked in time.
 const sharpNS = 4_500
 
-// earlyNS and lateNS are what the watched words say about the placement, whatever
-// the bus and the host took. The kernel writes the first word after the span's
-// start, so that the start can't lie after the moment it was seen: earlyNS is what
-// is left, and under -unc the placement is beyond its uncertainty. The kernel ends
-// only when its last word is visible, so that the end can't lie before the last
-// look that did not see it: lateNS is likewise. The smaller both are, the sharper
-// the witness.
+// earlyNS and lateNS are what the watched words say about the placement. The kernel
+// writes the first word after the span's start, so that the start can't lie after the
+// moment it was seen, whatever the bus and the host took: earlyNS is what is left,
+// and under -unc the placement is beyond its uncertainty. The kernel ends behind a
+// fence of the whole system, so that the end can't lie before the last look that did
+// not see its last word, unless the word was still under way on the bus: lateNS is
+// what is left, and under -unc the bus took longer, or the placement is beyond its
+// uncertainty. The smaller both are, the sharper the witness.
 func (p *placing) earlyNS() int64 { return p.FirstAt - p.startNS }
 func (p *placing) lateNS() int64  { return p.endNS - p.LastBefore }
 
-func (p *placing) violated() bool {
-	return p.earlyNS() < -p.unc || p.LastBefore != 0 && p.lateNS() < -p.unc
+// violated: the placement is beyond its uncertainty for certain.
+func (p *placing) violated() bool { return p.earlyNS() < -p.unc }
+
+// underWayNS is how long the last word must have been under way after the kernel's
+// end for the placement to be within its uncertainty; 0 mostly.
+func (p *placing) underWayNS() int64 {
+	if p.LastBefore == 0 {
+		return 0
+	}
+	return max(0, -p.lateNS()-p.unc)
+}
+
+// contradictory: the words came into sight further apart than the whole span took by
+// the GPU's own clock, so that the last one was under way for certain, wherever the
+// span is placed.
+func (p *placing) contradictory() bool {
+	return p.LastBefore != 0 && p.LastBefore-p.FirstAt > p.endNS-p.startNS
 }
 
 // placings are the aligning launches of a plan. That each has its span is the join's

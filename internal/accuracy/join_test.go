@@ -128,20 +128,22 @@ func TestJoinWithoutWitness(t *testing.T) {
 
 func TestPlacing(t *testing.T) {
 	for _, tc := range []struct {
-		name        string
-		p           placing
-		early, late int64
-		violated    bool
+		name                    string
+		p                       placing
+		early, late, underWay   int64
+		violated, contradictory bool
 	}{
-		{"inside", placing{"", 1000, 2000, 50, seen{900, 1100, 1850, 1900}}, 100, 150, false},
-		{"placed too late, within uncertainty", placing{"", 1000, 2000, 50, seen{900, 960, 1850, 1900}}, -40, 150, false},
-		{"placed too late", placing{"", 1000, 2000, 50, seen{900, 940, 1850, 1900}}, -60, 150, true},
-		{"placed too early", placing{"", 1000, 2000, 50, seen{900, 1300, 2051, 2100}}, 300, -51, true},
-		{"the last word was there at the first look", placing{"", 1000, 2000, 50, seen{900, 1300, 0, 2100}}, 300, 2000, false},
+		{"inside", placing{"", 1000, 2000, 50, seen{900, 1100, 1850, 1900}}, 100, 150, 0, false, false},
+		{"placed too late, within uncertainty", placing{"", 1000, 2000, 50, seen{900, 960, 1850, 1900}}, -40, 150, 0, false, false},
+		{"placed too late", placing{"", 1000, 2000, 50, seen{900, 940, 1850, 1900}}, -60, 150, 0, true, false},
+		{"placed too early, or the last word late", placing{"", 1000, 2000, 50, seen{900, 1300, 2151, 2200}}, 300, -151, 101, false, false},
+		{"the last word late, wherever the span is", placing{"", 1000, 2000, 50, seen{900, 1100, 2151, 2200}}, 100, -151, 101, false, true},
+		{"the last word was there at the first look", placing{"", 1000, 2000, 50, seen{900, 1300, 0, 2100}}, 300, 2000, 0, false, false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			if e, l, v := tc.p.earlyNS(), tc.p.lateNS(), tc.p.violated(); e != tc.early || l != tc.late || v != tc.violated {
-				t.Errorf("early %d, late %d, violated %v", e, l, v)
+			p := &tc.p
+			if p.earlyNS() != tc.early || p.lateNS() != tc.late || p.underWayNS() != tc.underWay || p.violated() != tc.violated || p.contradictory() != tc.contradictory {
+				t.Errorf("early %d, late %d, under way %d, violated %v, contradictory %v", p.earlyNS(), p.lateNS(), p.underWayNS(), p.violated(), p.contradictory())
 			}
 		})
 	}

@@ -416,10 +416,10 @@ func printPlacing(w io.Writer, placed []placing) (wrong []string) {
 		return nil
 	}
 	fmt.Fprintf(w, "\n## Placement on the host's clock\n\nµs. The error lies between its two bounds, which for a sharp launch are at most %s apart.\n\n"+
-		"| phase | n | uncertainty p50 | p99 | largest | of them sharp | error at least, p1 | p50 | error at most, p50 | p99 | violations |\n| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n", us(sharpNS))
+		"| phase | n | uncertainty p50 | p99 | largest | of them sharp | error at least, p1 | p50 | error at most, p50 | p99 | violations | last word late | for certain | by at most |\n| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n", us(sharpNS))
 	for _, phase := range []string{phaseSteady, phaseIdle, phaseBusy} {
-		var unc, least, most []int64
-		bad := 0
+		var unc, lower, upper []int64
+		bad, late, certain, most := 0, 0, 0, int64(0)
 		for i := range placed {
 			p := &placed[i]
 			if p.phase != phase {
@@ -427,18 +427,25 @@ func printPlacing(w io.Writer, placed []placing) (wrong []string) {
 			}
 			unc = append(unc, p.unc)
 			if p.LastBefore != 0 && p.earlyNS()+p.lateNS() <= sharpNS {
-				least, most = append(least, -p.earlyNS()), append(most, p.lateNS())
+				lower, upper = append(lower, -p.earlyNS()), append(upper, p.lateNS())
 			}
 			if p.violated() {
 				bad++
+			}
+			if w := p.underWayNS(); w > 0 {
+				late++
+				most = max(most, w)
+				if p.contradictory() {
+					certain++
+				}
 			}
 		}
 		if len(unc) == 0 {
 			continue
 		}
-		u, lo, hi := distOf(unc, 0), distOf(least, 0), distOf(most, 0)
-		fmt.Fprintf(w, "| %s | %d | %s | %s | %s | %d | %s | %s | %s | %s | %d |\n", phase, u.N, us(u.P50), us(u.P99), us(u.Max), lo.N,
-			signed(lo.P1), signed(lo.P50), signed(hi.P50), signed(hi.P99), bad)
+		u, lo, hi := distOf(unc, 0), distOf(lower, 0), distOf(upper, 0)
+		fmt.Fprintf(w, "| %s | %d | %s | %s | %s | %d | %s | %s | %s | %s | %d | %d | %d | %s |\n", phase, u.N, us(u.P50), us(u.P99), us(u.Max), lo.N,
+			signed(lo.P1), signed(lo.P50), signed(hi.P50), signed(hi.P99), bad, late, certain, us(float64(most)))
 		if bad > 0 {
 			wrong = append(wrong, fmt.Sprintf("%s: %d of %d beyond the published uncertainty", phase, bad, u.N))
 		}
