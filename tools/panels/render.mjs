@@ -1,9 +1,9 @@
 // Draws boards with Grafana's own components and tells what became of each panel.
 //
-//	node render.mjs --prometheus URL --boards DIR [--out DIR] [--end UNIX] [--seconds N]
+//	node render.mjs --prometheus URL --boards DIR [--only NAME,NAME] [--out DIR] [--end UNIX] [--seconds N]
 //
-// Every board of DIR is drawn of what that Prometheus has of the last N seconds
-// (default 120) before END (default now). Standard output has JSON: by board, its
+// Every board of DIR, or those named, is drawn of what that Prometheus has of the last
+// N seconds (default 120) before END (default now). Standard output has JSON: by board, its
 // panels with their type, how many series there were, what is wrong, and whether
 // anything was drawn. With --out a picture board-NAME.webp of each board is written there.
 // CHROMIUM names the browser (default /usr/bin/chromium).
@@ -18,7 +18,7 @@ import puppeteer from "puppeteer-core";
 const here = dirname(fileURLToPath(import.meta.url));
 const { values: o } = parseArgs({
   options: {
-    prometheus: { type: "string" }, boards: { type: "string" }, out: { type: "string" }, end: { type: "string", default: String(Date.now() / 1000) },
+    prometheus: { type: "string" }, boards: { type: "string" }, out: { type: "string" }, only: { type: "string" }, end: { type: "string", default: String(Date.now() / 1000) },
     seconds: { type: "string", default: "120" }, step: { type: "string", default: "2" }, rate: { type: "string", default: "1m" },
   },
 });
@@ -71,6 +71,7 @@ const out = {};
 try {
   for (const file of (await readdir(o.boards)).filter((f) => f.endsWith(".json")).sort()) {
     const board = file.slice(0, -".json".length);
+    if (o.only && !o.only.split(",").includes(board)) continue;
     const page = await browser.newPage();
     const problems = [];
     page.on("pageerror", (e) => problems.push(String(e)));
