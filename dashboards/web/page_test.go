@@ -192,6 +192,10 @@ func TestStreamHasTheSteps(t *testing.T) {
 	if d := cmp.Diff(e.Account(), st.Engine.Account); d != "" {
 		t.Errorf("account (-want +got):\n%s", d)
 	}
+	if v := e.Overhead(); v.StepTime == 0 || st.Engine.Lane != 4 || st.Engine.Overhead == nil ||
+		st.Engine.Overhead.Kernels != float64(v.Kernels)/float64(v.StepTime) || st.Engine.Overhead.Lanes != float64(v.Lanes)/float64(v.StepTime) {
+		t.Errorf("overhead %+v, of %+v", st.Engine.Overhead, v)
+	}
 	if len(st.Engines) != 1 || st.Engines[0].Label != e.Label() || st.Engine.State != "ended" {
 		t.Errorf("state %+v", st)
 	}

@@ -66,19 +66,22 @@ type engineState struct {
 	State   string            `json:"state"`
 	Level   string            `json:"level"`
 	Every   uint32            `json:"kernel_every"`
+	Lane    uint32            `json:"lane_every"`
 	Account collector.Account `json:"account"`
 	// Unbalanced are the lines of the account that do not add up at this moment: while
 	// something moves that may be.
-	Unbalanced []string     `json:"unbalanced"`
-	Busy       int          `json:"busy"` // pair slots in flight
-	Clocks     []clockLine  `json:"clocks"`
-	GPUTime    gpuTimeLine  `json:"gpu_time"`
-	Seconds    int          `json:"seconds"` // that the tables are of
-	Steps      int          `json:"steps"`
-	Lanes      []laneLine   `json:"lanes"`
-	Kernels    []kernelLine `json:"kernels"`
-	History    []secondLine `json:"history"` // since the last state
-	Memory     memoryState  `json:"memory"`
+	Unbalanced []string    `json:"unbalanced"`
+	Busy       int         `json:"busy"` // pair slots in flight
+	Clocks     []clockLine `json:"clocks"`
+	GPUTime    gpuTimeLine `json:"gpu_time"`
+	// Overhead is missing where the engine does not measure it.
+	Overhead *overheadLine `json:"overhead,omitempty"`
+	Seconds  int           `json:"seconds"` // that the tables are of
+	Steps    int           `json:"steps"`
+	Lanes    []laneLine    `json:"lanes"`
+	Kernels  []kernelLine  `json:"kernels"`
+	History  []secondLine  `json:"history"` // since the last state
+	Memory   memoryState   `json:"memory"`
 }
 
 type clockLine struct {
@@ -87,6 +90,12 @@ type clockLine struct {
 	Calibration   string `json:"calibration"`
 	ConstantNS    uint32 `json:"constant_ns"`
 	UncertaintyNS uint64 `json:"uncertainty_ns"`
+}
+
+// overheadLine is what timing takes of the time of steps, as shares of it.
+type overheadLine struct {
+	Kernels float64 `json:"kernels"`
+	Lanes   float64 `json:"lanes"`
 }
 
 type gpuTimeLine struct {
@@ -147,11 +156,15 @@ func (s *stream) engineState(e *collector.Engine) *engineState {
 	ts := s.p.view.Tables(e)
 	g := e.GPUTime()
 	o := &engineState{
-		NowNS: e.NowMonoNS() - s.baseNS, State: e.State().String(), Level: collector.LevelText(i.Level), Every: i.KernelEvery,
+		NowNS: e.NowMonoNS() - s.baseNS, State: e.State().String(), Level: collector.LevelText(i.Level), Every: i.KernelEvery, Lane: i.LaneEvery,
 		Account: a, Unbalanced: a.Unbalanced(), Busy: len(e.Busy()),
 		GPUTime: gpuTimeLine{g.LaneNS, g.WithinNS, g.BetweenNS, g.UntimedNS},
 		Seconds: ts.Seconds, Steps: ts.Steps, Lanes: laneLines(ts.Lanes),
 		Memory: s.memoryState(e),
+	}
+	if v := e.Overhead(); v.StepTime > 0 {
+		o.Overhead = &overheadLine{}
+		o.Overhead.Kernels, o.Overhead.Lanes = v.Shares()
 	}
 	for _, c := range e.Contexts() {
 		o.Clocks = append(o.Clocks, clockLine{c.Index, c.Device, c.Calibration.String(), c.ConstantNS, c.UncertaintyNS})

@@ -63,7 +63,7 @@ func TestHealthOfLosses(t *testing.T) {
 	start(t, addr, "demo")
 	b := newTab(t, "http://"+addr+"/")
 	got := later[map[string]string](b, `import("/live/tables.js").then((m) => {
-		m.showHealth({ state: "died", level: "lane", kernel_every: 0, busy: 3, clocks: null, gpu_time: { lane: 3, within: 1, between: 0, untimed: 0 }, account: {
+		m.showHealth({ state: "died", level: "lane", kernel_every: 0, lane_every: 4, overhead: { kernels: 0.003, lanes: 0.0125 }, busy: 3, clocks: null, gpu_time: { lane: 3, within: 1, between: 0, untimed: 0 }, account: {
 			producer: { begun: 1000000, landed: 999990, failed: { capture: 2, zero: 0 }, dropped: 5, in_flight: 3 },
 			reader: { published: 100, received: 90, lost: 10, lost_by_reason: { overwritten: 10, hole: 0 }, missed_before_attach: 0, pending: 0 },
 			sidecar: { received: 90, exported: 40, not_selected: { one_in_n: 40 }, rejected: 0, dropped: { late: 0 }, pending: 3 },
@@ -71,10 +71,10 @@ func TestHealthOfLosses(t *testing.T) {
 		const text = (q) => [...document.querySelectorAll(q)].map((e) => e.textContent).join("; ");
 		const bad = getComputedStyle(document.documentElement).getPropertyValue("--bad").trim();
 		return { of: text("#health-of .bad"), bad: text("#health .parts .bad"), sums: text("#health .sum span:last-child"),
-			red: [...document.querySelectorAll("#health rect")].filter((r) => r.getAttribute("fill") === bad && Number(r.getAttribute("width")) >= 6).length + "", facts: text("#facts .bad") };
+			red: [...document.querySelectorAll("#health rect")].filter((r) => r.getAttribute("fill") === bad && Number(r.getAttribute("width")) >= 6).length + "", facts: text("#facts .bad"), costs: text("#facts dd") };
 	})`)
 	for k, want := range map[string]string{
-		"of": "17 lost", "bad": "failed 2 (capture 2); dropped 5; lost 10 (overwritten 10)", "sums": "adds up; adds up; 7 on the way", "red": "3", "facts": "died",
+		"of": "17 lost", "bad": "failed 2 (capture 2); dropped 5; lost 10 (overwritten 10)", "sums": "adds up; adds up; 7 on the way", "red": "3", "facts": "died", "costs": "died; lane; of one step in 4; kernels 0.3 %, lanes 1.3 %; 3; 75.0 %; 25.0 %; 0.0 %",
 	} {
 		if got[k] != want {
 			t.Errorf("%s: %q, want %q", k, got[k], want)

@@ -107,6 +107,8 @@ export function showHealth(e) {
   const list = [
     ["state", e.state, e.state === "died" ? "bad" : undefined],
     ["level", e.level === "kernel" && e.kernel_every ? `kernel, one step in ${count(e.kernel_every)}` : e.level],
+    ...(e.lane_every > 1 ? [["lanes", `of one step in ${count(e.lane_every)}`]] : []),
+    ...(e.overhead ? [["timing takes, of steps", `kernels ${share(e.overhead.kernels, 1)}, lanes ${share(e.overhead.lanes, 1)}`]] : []),
     ["pairs in flight", count(e.busy)],
     ["GPU time in lanes", share(g.lane, all)], ["in steps, outside lanes", share(g.within, all)], ["between steps", share(g.between, all)],
   ];
