@@ -123,6 +123,19 @@ func TestHubIdleAsksNothing(t *testing.T) {
 	e.want("allcalls", before)
 }
 
+// The first anchors follow each other closely, so that the clock's rate is known
+// soon, as in cudaevents.
+func TestHubYoungClock(t *testing.T) {
+	e := newHubRig(t, hubOptions{level: "lane"})
+	e.script("stall 0 1\n step 0\n begin 0 0 1 0 = 1\n end 0\n endstep 0\n sleepms 400\n stall 0 0\n drain = 0")
+	// At 8, 16, 31, 62, 125 and 250 ms after one another, but what a busy machine
+	// misses; one after half a second was the second before.
+	if n := e.counters()[spanring.CtrAnchors]; n < 4 || n > 9 {
+		t.Errorf("%d anchors in 400 ms, want 6", n)
+	}
+	e.balanced(0)
+}
+
 // The constant is measured where the stand-in is what an H200 is; where the driver
 // refuses the spin kernel it is assumed.
 func TestHubCalibration(t *testing.T) {

@@ -17,17 +17,17 @@ import (
 
 // engine is the process that is measured: a real hub over the real driver.
 type engine struct {
-	o     options
-	hub   *lanetrace.Hub
-	gpu   backend.GPU
-	dev   *lanetrace.Device
-	k     map[string]backend.Kernel
-	plan  *planWriter
-	s     backend.Stream // the one that is worked on
-	num   int            // its number in the plan
-	ev    backend.Event  // behind a plug
-	spare backend.Event
-	lane  [2]lanetrace.LaneID
+	o       options
+	hub     *lanetrace.Hub
+	gpu     backend.GPU
+	dev     *lanetrace.Device
+	k       map[string]backend.Kernel
+	plan    *planWriter
+	s       backend.Stream // the one that is worked on
+	num     int            // its number in the plan
+	plugged backend.Event  // behind a plug
+	passed  backend.Event  // nobody asks for it
+	lane    [2]lanetrace.LaneID
 }
 
 // ready and proceed are what an engine and its parent say to each other.
@@ -101,8 +101,10 @@ func (e *engine) open() (err error) {
 			return err
 		}
 	}
-	if e.ev, err = e.gpu.CreateEvent(); err != nil {
-		return err
+	for _, ev := range []*backend.Event{&e.plugged, &e.passed} {
+		if *ev, err = e.gpu.CreateEvent(); err != nil {
+			return err
+		}
 	}
 	e.lane = [2]lanetrace.LaneID{e.hub.Lane("first"), e.hub.Lane("second")}
 	e.s = e.gpu.DefaultStream()
@@ -161,7 +163,7 @@ func (j *job) plug(ns int64) error {
 	if err := j.spin(grid{1, 1}, cyclesFor(ns)); err != nil {
 		return err
 	}
-	return j.gpu.RecordEvent(j.ev, j.s)
+	return j.gpu.RecordEvent(j.plugged, j.s)
 }
 
 // begin begins the batch's step, on whose account launches are timed. It is asked
@@ -193,7 +195,7 @@ func (j *job) plain(g grid, cycles uint64) error {
 // plug, if there was one, was still running.
 func (j *job) end(plugged bool) error {
 	if plugged {
-		done, err := j.gpu.EventQuery(j.ev)
+		done, err := j.gpu.EventQuery(j.plugged)
 		if err != nil {
 			return err
 		}
@@ -221,5 +223,3 @@ func plugFor(n int) int64 { return 500_000 + int64(n)*30_000 }
 
 // count scales a number of samples by the flag.
 func (e *engine) count(n int) int { return max(4, int(float64(n)*e.o.scale)) }
-
-func (e *engine) bytes(n int) (backend.DevicePtr, error) { return e.gpu.Alloc(n) }

@@ -140,7 +140,7 @@ func (e *engine) follow() error {
 	if err := e.beside(); err != nil {
 		return err
 	}
-	buf, err := e.bytes(1 << 20)
+	buf, err := e.gpu.Alloc(1 << 20)
 	if err != nil {
 		return err
 	}
@@ -169,7 +169,7 @@ func (e *engine) follow() error {
 			j.b.Ops = append(j.b.Ops, op{Kind: opCopy, Bytes: 4096})
 			return j.gpu.CopyDtoDAsync(buf+1<<19, buf, 4096, j.s)
 		}},
-		{"an event without time", func(j *job) error { return j.gpu.RecordEvent(j.ev2(), j.s) }},
+		{"an event without time", func(j *job) error { return j.gpu.RecordEvent(j.passed, j.s) }},
 	}
 	for range e.count(4) {
 		for _, b := range behind {
@@ -289,12 +289,4 @@ func (e *engine) constant() error {
 		}
 	}
 	return nil
-}
-
-// ev2 is an event of the job's own that nobody asks for.
-func (e *engine) ev2() backend.Event {
-	if e.spare == 0 {
-		e.spare, _ = e.gpu.CreateEvent()
-	}
-	return e.spare
 }

@@ -100,7 +100,7 @@ func (e *engine) lanes() error {
 	}
 	defer func() { _ = e.hub.SetLevel(lanetrace.LevelKernel) }()
 	const large = 16 << 20
-	buf, err := e.bytes(2 * large)
+	buf, err := e.gpu.Alloc(2 * large)
 	if err != nil {
 		return err
 	}
@@ -210,7 +210,7 @@ func (e *engine) laned(r row, w inLane, n int, shared, armed bool) error {
 		step.End()
 	}
 	if queued {
-		done, err := e.gpu.EventQuery(e.ev)
+		done, err := e.gpu.EventQuery(e.plugged)
 		if err != nil {
 			return err
 		}
