@@ -20,7 +20,7 @@ const spreads = 2
 
 // A GPU that has done nothing for a while can take longer to begin than the host
 // does to launch: one starved pair in 60, after 10 ms to 3 s of idling, held 75 µs
-// where the host had taken 12; none held more than 87.
+// where the host had taken 12; none held more than 92.
 const (
 	asleepAfterNS = 20e6
 	wakeNS        = 100e3
