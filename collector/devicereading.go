@@ -59,7 +59,8 @@ type DeviceHealth struct {
 	// Rows that were replaced because of such errors.
 	RemappedCorrected, RemappedUncorrected Opt[uint64]
 	RemapPending, RemapFailed              Opt[bool]
-	// Traffic of the last second, in whole bytes a second, as the device sees it.
+	// Traffic in whole bytes a second, as the device sees it: of PCIe over the driver's
+	// last 20 ms, of NVLink since the reading before.
 	PCIeReceive, PCIeTransmit     Opt[float64]
 	NVLinkReceive, NVLinkTransmit Opt[float64]
 }

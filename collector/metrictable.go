@@ -344,7 +344,7 @@ var (
 	mDeviceRemapFailed = define(gDevice, TypeGauge, "device.remapped_rows.failed", "", "hw.id",
 		"1 when a row could not be replaced: the device needs service.")
 	mDevicePCIe = define(gDevice, TypeGauge, "device.pcie.throughput", "By/s", "hw.id network.io.direction",
-		"PCIe traffic of the device, over the 20 ms for which the driver counts it; read once a second.")
+		"PCIe traffic of the device, over the 20 ms for which the driver counts it; read every five seconds.")
 	mDeviceNVLink = define(gDevice, TypeGauge, "device.nvlink.throughput", "By/s", "hw.id network.io.direction",
 		"NVLink data of the device over all links, since the reading a second before.")
 

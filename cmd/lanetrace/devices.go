@@ -48,6 +48,7 @@ func (f *deviceFlags) devices(a *app, log *slog.Logger, engines func() []*collec
 	var err error
 	d.sampler, err = device.New(device.Options{
 		Interval: time.Duration(f.NVMLInterval), Found: d.readings.Found, Taps: append(taps, d.readings), Logger: log,
+		Unavailable: func(err error) { a.say("warning: GPUs are not read: %v", err) },
 	})
 	if err != nil {
 		return nil, err
@@ -68,8 +69,8 @@ func (d *devices) stats() []collector.DeviceStats {
 	return d.readings.Stats()
 }
 
-// start begins to read, and says once when there is nothing to read. Loading the
-// driver's library takes up to a second, which nobody waits for.
+// start begins to read. Loading the driver's library takes up to a second, which nobody
+// waits for.
 func (d *devices) start() {
 	if d == nil || d.sampler == nil {
 		return
@@ -78,9 +79,7 @@ func (d *devices) start() {
 	d.cancel, d.ended = cancel, make(chan struct{})
 	go func() {
 		defer close(d.ended)
-		if err := d.sampler.Run(ctx); err != nil {
-			d.a.say("warning: GPUs are not read: %v", err)
-		}
+		d.sampler.Run(ctx)
 	}()
 }
 

@@ -6,5 +6,5 @@
 // (traffic) delay no others. Energy comes from the differences of the device's own
 // counter. Nothing here calls into an engine or writes a ring.
 //
-// Without cgo the package builds and [Sampler.Run] says that there is no NVML.
+// Without cgo the package builds and [Sampler.Run] tells that there is no NVML.
 package device

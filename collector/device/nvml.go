@@ -17,7 +17,7 @@ import (
 func openNVML(log *slog.Logger) ([]gpu, func(), error) { return openLibrary(nvml.New(), log) }
 
 // openLibrary initialises lib and opens every device that it has. A device that
-// can't be opened is left out, with a line.
+// can't be opened is left out, with a line if there are others.
 func openLibrary(lib nvml.Interface, log *slog.Logger) ([]gpu, func(), error) {
 	switch ret := lib.Init(); ret {
 	case nvml.SUCCESS:
@@ -42,6 +42,8 @@ func openLibrary(lib nvml.Interface, log *slog.Logger) ([]gpu, func(), error) {
 		has[sym] = ext.LookupSymbol(sym) == nil
 	}
 	var gpus []gpu
+	var closed []int // devices that can't be opened
+	var reason string
 	for i := range n {
 		d, ret := lib.DeviceGetHandleByIndex(i)
 		var uuid string
@@ -49,7 +51,7 @@ func openLibrary(lib nvml.Interface, log *slog.Logger) ([]gpu, func(), error) {
 			uuid, ret = d.GetUUID()
 		}
 		if ret != nvml.SUCCESS {
-			log.Warn("a GPU cannot be read", "index", i, "reason", returnText(ret))
+			closed, reason = append(closed, i), returnText(ret)
 			continue
 		}
 		name, ret := d.GetName()
@@ -60,7 +62,10 @@ func openLibrary(lib nvml.Interface, log *slog.Logger) ([]gpu, func(), error) {
 	}
 	if len(gpus) == 0 {
 		shut()
-		return nil, nil, fmt.Errorf("%w: none of %d GPUs can be opened", ErrUnavailable, n)
+		return nil, nil, fmt.Errorf("%w: none of %d GPUs can be opened: %s", ErrUnavailable, n, reason)
+	}
+	if len(closed) > 0 {
+		log.Warn("GPUs cannot be read", "indexes", fmt.Sprint(closed), "reason", reason)
 	}
 	return gpus, shut, nil
 }

@@ -273,11 +273,12 @@ func TestOpen(t *testing.T) {
 		{driver, "NVML is not available: initialise: ERROR_DRIVER_NOT_LOADED (9)"},
 		{counts, "NVML is not available: count devices: ERROR_UNKNOWN (999)"},
 		{library(nil), "NVML is not available: it finds no GPU"},
-		{library(nil, nil), "NVML is not available: none of 1 GPUs can be opened"},
+		{library(nil, nil, nil), "NVML is not available: none of 2 GPUs can be opened: ERROR_GPU_IS_LOST (15)"},
 	} {
-		_, _, err := openLibrary(c.lib, slog.New(slog.DiscardHandler))
-		if err == nil || err.Error() != c.want || !errors.Is(err, ErrUnavailable) {
-			t.Errorf("%v, want %s", err, c.want)
+		var log bytes.Buffer
+		_, _, err := openLibrary(c.lib, slog.New(slog.NewTextHandler(&log, nil)))
+		if err == nil || err.Error() != c.want || !errors.Is(err, ErrUnavailable) || log.Len() > 0 {
+			t.Errorf("%v, want %s; log %q", err, c.want, log.String())
 		}
 		if init := c.lib.InitFunc() == nvml.SUCCESS; init != (len(c.lib.ShutdownCalls()) == 1) {
 			t.Errorf("%s: shut down %d times", c.want, len(c.lib.ShutdownCalls()))
@@ -286,7 +287,7 @@ func TestOpen(t *testing.T) {
 	// One of two is lost: the other is read.
 	var log bytes.Buffer
 	gs, _, err := openLibrary(library(nil, nil, healthy()), slog.New(slog.NewTextHandler(&log, nil)))
-	if err != nil || len(gs) != 1 || strings.Count(log.String(), "\n") != 1 || !strings.Contains(log.String(), "index=0") {
+	if err != nil || len(gs) != 1 || strings.Count(log.String(), "\n") != 1 || !strings.Contains(log.String(), "indexes=[0] reason=\"ERROR_GPU_IS_LOST (15)\"") {
 		t.Errorf("%d devices, %v, log %q", len(gs), err, log.String())
 	}
 	if id, name := gs[0].id(); id != testUUID || name != "NVIDIA H200" {

@@ -103,8 +103,12 @@ func TestReplayed(t *testing.T) {
 			t.Errorf("%+v", want)
 		}
 		now += int64(6 * time.Second)
-		if st := again.Stats()[0]; st.DeviceReading != (collector.DeviceReading{}) || st.DeviceHealth != (collector.DeviceHealth{}) || st.Joules != some(900) {
+		if st := again.Stats()[0]; st.DeviceReading != (collector.DeviceReading{}) || st.DeviceHealth != wholeHealth || st.Joules != some(900) {
 			t.Errorf("six seconds after the last reading: %+v", st)
+		}
+		now += int64(10 * time.Second)
+		if st := again.Stats()[0]; st.DeviceHealth != (collector.DeviceHealth{}) || st.Joules != some(900) {
+			t.Errorf("sixteen seconds after: %+v", st)
 		}
 	})
 }

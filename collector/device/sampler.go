@@ -12,7 +12,7 @@ import (
 	"github.com/lanetrace/lanetrace/spanring"
 )
 
-// ErrUnavailable is in the error of [Sampler.Run] when there is no NVML, or no device.
+// ErrUnavailable is in the error that [Options.Unavailable] is told.
 var ErrUnavailable = errors.New("NVML is not available")
 
 // How often devices may be read.
@@ -20,8 +20,12 @@ const (
 	DefaultInterval = 100 * time.Millisecond
 	MinInterval     = 10 * time.Millisecond
 	MaxInterval     = 10 * time.Second
-	// slowInterval is how often traffic and errors are read, at most.
-	slowInterval = time.Second
+	// slowInterval is how often traffic and errors are read, at most. The driver counts
+	// PCIe traffic for 20 ms a direction, busy all the while: at this interval 0.8 % of a
+	// core for each device, where once a second was 4 %.
+	slowInterval = 5 * time.Second
+	// retryEvery is how often a driver that was not there is looked for.
+	retryEvery = time.Minute
 )
 
 // Options say how devices are read.
@@ -35,7 +39,12 @@ type Options struct {
 	Taps []collector.DeviceTap
 	// NowMonoNS is when something is read, CLOCK_MONOTONIC. Default this machine's.
 	NowMonoNS func() int64
-	// Logger gets a line for a device that can't be opened. Default slog.DiscardHandler.
+	// Unavailable is told, once, why there is nothing to read: an error that is
+	// ErrUnavailable. A driver may be loaded later, so it is looked for again once a
+	// minute. Default nobody.
+	Unavailable func(error)
+	// Logger gets a line for a device that can't be opened where others can, and one when
+	// there is something to read after all. Default slog.DiscardHandler.
 	Logger *slog.Logger
 }
 
@@ -73,34 +82,28 @@ func newSampler(o Options, open func(*slog.Logger) ([]gpu, func(), error)) (*Sam
 	if o.NowMonoNS == nil {
 		o.NowMonoNS = spanring.MonoNS
 	}
+	if o.Found == nil {
+		o.Found = func(*collector.Device) {}
+	}
+	if o.Unavailable == nil {
+		o.Unavailable = func(error) {}
+	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
 	return &Sampler{o: o, open: open}, nil
 }
 
-// Run loads the driver's library and reads devices until ctx ends. It returns an
-// error that is ErrUnavailable when there is nothing to read. A call into the driver
-// that does not return delays it. It may be called once.
-func (s *Sampler) Run(ctx context.Context) error {
-	gpus, closeLib, err := s.open(s.o.Logger)
-	if err != nil {
-		return err
+// Run loads the driver's library and reads devices until ctx ends. A call into the
+// driver that does not return delays it. It may be called once.
+func (s *Sampler) Run(ctx context.Context) {
+	ds, closeLib := s.await(ctx)
+	if ds == nil {
+		return
 	}
 	defer closeLib()
-	var ds []sampled
-	for _, g := range gpus {
-		id, name := g.id()
-		u, _ := ParseUUID(id)
-		key, ok := u.bytes()
-		if !ok || u.MIG {
-			s.o.Logger.Warn("a GPU cannot be read", "reason", "its UUID is none", "uuid", id)
-			continue
-		}
-		d := sampled{g, collector.Device{UUID: key, Name: name}}
-		if ds = append(ds, d); s.o.Found != nil {
-			s.o.Found(&d.device)
-		}
+	for i := range ds {
+		s.o.Found(&ds[i].device)
 	}
 
 	var running sync.WaitGroup
@@ -119,7 +122,54 @@ func (s *Sampler) Run(ctx context.Context) error {
 		})
 	})
 	running.Wait()
-	return nil
+}
+
+// await waits until there are devices; none when ctx ended first.
+func (s *Sampler) await(ctx context.Context) ([]sampled, func()) {
+	for told := false; ctx.Err() == nil; told = true {
+		ds, closeLib, err := s.find()
+		if err == nil {
+			if told {
+				s.o.Logger.Info("GPUs are read from now on", "gpus", len(ds))
+			}
+			return ds, closeLib
+		}
+		if !told {
+			s.o.Unavailable(err)
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(retryEvery):
+		}
+	}
+	return nil, nil
+}
+
+// find opens the devices that can be read.
+func (s *Sampler) find() (ds []sampled, closeLib func(), err error) {
+	gpus, closeLib, err := s.open(s.o.Logger)
+	if err != nil {
+		return nil, nil, err
+	}
+	var bad []string
+	for _, g := range gpus {
+		id, name := g.id()
+		u, _ := ParseUUID(id)
+		key, ok := u.bytes()
+		if !ok || u.MIG {
+			bad = append(bad, id)
+			continue
+		}
+		ds = append(ds, sampled{g, collector.Device{UUID: key, Name: name}})
+	}
+	switch {
+	case len(ds) == 0:
+		closeLib()
+		return nil, nil, fmt.Errorf("%w: it names no GPU but %q", ErrUnavailable, bad)
+	case len(bad) > 0:
+		s.o.Logger.Warn("GPUs cannot be read", "reason", "their UUIDs are none", "uuids", fmt.Sprintf("%q", bad))
+	}
+	return ds, closeLib, nil
 }
 
 // every calls f at once and then at each interval until ctx ends.

@@ -1,8 +1,10 @@
 package device
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"slices"
 	"strings"
@@ -22,12 +24,18 @@ const testUUID = "GPU-5e1f0000-1234-5678-9abc-def012345678"
 
 // scripted is a device that answers as it is told.
 type scripted struct {
+	uuid           string // "": testUUID
 	reads, healths atomic.Int64
 	r              func(n int64, r *collector.DeviceReading, failed *failures)
 	h              func(h *collector.DeviceHealth)
 }
 
-func (g *scripted) id() (string, string) { return testUUID, "NVIDIA H200" }
+func (g *scripted) id() (string, string) {
+	if g.uuid == "" {
+		return testUUID, "NVIDIA H200"
+	}
+	return g.uuid, "NVIDIA H200"
+}
 
 func (g *scripted) read(r *collector.DeviceReading, failed *failures) {
 	n := g.reads.Add(1)
@@ -69,12 +77,15 @@ func run(t *testing.T, o Options, g gpu) *rig {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { done <- s.Run(ctx) }()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		s.Run(ctx)
+	}()
 	t.Cleanup(func() {
 		cancel()
-		if err := <-done; err != nil || !closed {
-			t.Errorf("Run: %v, library closed %v", err, closed)
+		if <-done; !closed {
+			t.Error("the library is open still")
 		}
 		if n := r.Refused(); n != [collector.NumDeviceRefusals]uint64{} {
 			t.Errorf("readings refused: %v", n)
@@ -100,16 +111,21 @@ func TestIntervals(t *testing.T) {
 	}
 }
 
-// Readings come at 10 Hz, traffic and errors once a second, on a goroutine of its own:
-// while it blocks readings go on.
+// Readings come at 10 Hz, traffic and errors every five seconds, on a goroutine of its
+// own: while it blocks readings go on. What was read of health is shown for 15 s.
 func TestReadsInItsTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		blocked := make(chan struct{})
-		g := &scripted{h: func(h *collector.DeviceHealth) {
-			if h.PCIeReceive = collector.Some(5.); blocked != nil {
+		blocked, again := make(chan struct{}), make(chan struct{})
+		g := &scripted{}
+		g.h = func(h *collector.DeviceHealth) {
+			h.PCIeReceive = collector.Some(5.)
+			switch g.healths.Load() {
+			case 1:
 				<-blocked
+			case 5:
+				<-again
 			}
-		}}
+		}
 		s := run(t, Options{}, g)
 		after(3 * time.Second)
 		if r, h := g.reads.Load(), g.healths.Load(); r != 31 || h != 1 {
@@ -119,13 +135,22 @@ func TestReadsInItsTime(t *testing.T) {
 			t.Errorf("%+v", st)
 		}
 		close(blocked)
-		after(3 * time.Second)
-		if h := g.healths.Load(); h < 3 || h > 5 {
-			t.Errorf("traffic was read %d times in 3 s", h)
+		after(12 * time.Second) // at 5, 10 and 15 s
+		if h := g.healths.Load(); h != 4 {
+			t.Errorf("traffic was read %d times in 15 s", h)
 		}
 		if st := s.Stats()[0]; st.PCIeReceive != collector.Some(5.) {
 			t.Errorf("%+v", st)
 		}
+		after(14 * time.Second)
+		if st := s.Stats()[0]; !st.PCIeReceive.Known || g.healths.Load() != 5 {
+			t.Errorf("gone before two readings were missed: %+v", st)
+		}
+		after(time.Second)
+		if st := s.Stats()[0]; st.PCIeReceive.Known || st.Readings < 300 {
+			t.Errorf("three readings late: %+v", st)
+		}
+		close(again)
 	})
 }
 
@@ -215,14 +240,106 @@ func TestHeldDown(t *testing.T) {
 	})
 }
 
+// A driver that is not there is said so once and looked for once a minute.
 func TestUnavailable(t *testing.T) {
-	want := errors.Join(ErrUnavailable)
-	s, err := newSampler(Options{}, func(*slog.Logger) ([]gpu, func(), error) { return nil, nil, want })
+	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex // of the rest
+		var said []string
+		tries, closed := 0, 0
+		found := &scripted{}
+		say := func(format string, args ...any) {
+			mu.Lock()
+			defer mu.Unlock()
+			said = append(said, fmt.Sprintf(format, args...))
+		}
+		shut := func() {
+			mu.Lock()
+			defer mu.Unlock()
+			closed++
+		}
+		expect := func(wantTries, wantClosed int, want ...string) {
+			t.Helper()
+			mu.Lock()
+			defer mu.Unlock()
+			if d := cmp.Diff(want, said); d != "" || tries != wantTries || closed != wantClosed {
+				t.Errorf("%d tries, %d closed; said, -want +got:\n%s", tries, closed, d)
+			}
+		}
+		s, err := newSampler(Options{
+			Unavailable: func(err error) { say("%v, %v", errors.Is(err, ErrUnavailable), err) }, Logger: slog.New(slog.NewTextHandler(writerFunc(say), nil)),
+		}, func(*slog.Logger) ([]gpu, func(), error) {
+			mu.Lock()
+			defer mu.Unlock()
+			switch tries++; {
+			case tries < 3:
+				return nil, nil, fmt.Errorf("%w: try %d", ErrUnavailable, tries)
+			case tries == 3:
+				return []gpu{&scripted{uuid: "MIG-" + testUUID[4:]}}, shut, nil
+			}
+			return []gpu{found}, shut, nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			s.Run(ctx)
+		}()
+		const warned, mended = "true, NVML is not available: try 1", "GPUs are read from now on"
+		after(2 * time.Minute)
+		expect(3, 1, warned)
+		after(time.Minute)
+		expect(4, 1, warned, mended)
+		if found.reads.Load() == 0 {
+			t.Error("nothing was read")
+		}
+		after(time.Minute)
+		cancel()
+		<-done
+		expect(4, 2, warned, mended)
+	})
+}
+
+// writerFunc is told the message of each line that a slog.TextHandler writes.
+type writerFunc func(format string, args ...any)
+
+func (f writerFunc) Write(b []byte) (int, error) {
+	_, msg, _ := strings.Cut(string(b), `msg="`)
+	msg, _, _ = strings.Cut(msg, `"`)
+	f("%s", msg)
+	return len(b), nil
+}
+
+// One that is told to end while it waits for a driver ends.
+func TestEndsUnavailable(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, err := newSampler(Options{}, func(*slog.Logger) ([]gpu, func(), error) { return nil, nil, ErrUnavailable })
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		began := time.Now()
+		if s.Run(ctx); time.Since(began) != time.Second {
+			t.Errorf("ended after %v", time.Since(began))
+		}
+	})
+}
+
+// Of two devices one has no UUID that can be: the other is read, and one line says so.
+func TestNotAUUID(t *testing.T) {
+	var log bytes.Buffer
+	s, err := newSampler(Options{Logger: slog.New(slog.NewTextHandler(&log, nil))}, func(*slog.Logger) ([]gpu, func(), error) {
+		return []gpu{&scripted{uuid: "GPU-5e1f"}, &scripted{}}, func() {}, nil
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Run(t.Context()); !errors.Is(err, ErrUnavailable) {
-		t.Errorf("Run: %v", err)
+	ds, _, err := s.find()
+	if err != nil || len(ds) != 1 || ds[0].device.ID() != testUUID || strings.Count(log.String(), "\n") != 1 || !strings.Contains(log.String(), "GPU-5e1f") {
+		t.Errorf("%v, %v, log %q", ds, err, log.String())
 	}
 }
 

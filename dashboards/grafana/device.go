@@ -42,7 +42,7 @@ func device() *board {
 					{expr: own("lanetrace_device_remapped_rows", hw), legend: "{{hw_id}} {{error_type}}"},
 					{expr: own("lanetrace_device_remapped_rows_pending", hw), legend: "{{hw_id}} pending"},
 					{expr: own("lanetrace_device_remapped_rows_failed", hw), legend: "{{hw_id}} failed"}}},
-				{title: "Traffic", desc: "PCIe and NVLink, read once a second.", unit: "binBps", targets: []target{
+				{title: "Traffic", desc: "PCIe and NVLink, read every five seconds.", unit: "binBps", targets: []target{
 					{expr: own("lanetrace_device_pcie_throughput_bytes_per_second", hw), legend: "{{hw_id}} PCIe {{network_io_direction}}"},
 					{expr: own("lanetrace_device_nvlink_throughput_bytes_per_second", hw), legend: "{{hw_id}} NVLink {{network_io_direction}}"}}},
 				{title: "Readings", desc: "How often each GPU is read, what its driver failed to answer, and readings that were none.", unit: "ops", targets: []target{
