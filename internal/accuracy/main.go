@@ -113,7 +113,7 @@ func measure(ctx context.Context, o options, stdout, stderr io.Writer) (*report,
 	if o.activity == "" && o.fake == nil {
 		witnesses = []bool{false}
 	}
-	// A session that fails is said, and costs what it was to measure.
+	// An engine that fails is said, and costs what it was to measure.
 	run := func(name string, parts []string, witness bool) {
 		began := time.Now()
 		if !witness {
@@ -122,7 +122,7 @@ func measure(ctx context.Context, o options, stdout, stderr io.Writer) (*report,
 		if ctx.Err() != nil {
 			return
 		}
-		res, err := session(ctx, o, name, parts, witness, stderr)
+		res, err := engineRun(ctx, o, name, parts, witness, stderr)
 		if err != nil {
 			r.wrong = append(r.wrong, err.Error())
 		} else {

@@ -22,7 +22,7 @@ const (
 	gapNS = 1_200
 )
 
-// report gathers what the sessions found.
+// report gathers what the engines left.
 type report struct {
 	results []*result
 	rows    map[row]*group

@@ -46,8 +46,8 @@ type result struct {
 	wrong     []string // what cannot be, of the account
 }
 
-// session runs one engine to its end and reads its ring meanwhile.
-func session(ctx context.Context, o options, name string, parts []string, witness bool, log io.Writer) (*result, error) {
+// engineRun runs one engine to its end and reads its ring meanwhile.
+func engineRun(ctx context.Context, o options, name string, parts []string, witness bool, log io.Writer) (*result, error) {
 	tmp, err := os.MkdirTemp(o.tmp, "lanetrace-accuracy-")
 	if err != nil {
 		return nil, fmt.Errorf("make a directory for the engine: %w", err)
