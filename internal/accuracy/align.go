@@ -25,8 +25,12 @@ const sharpNS = 4_500
 func (p *placing) earlyNS() int64 { return p.FirstAt - p.startNS }
 func (p *placing) lateNS() int64  { return p.endNS - p.LastBefore }
 
-// violated: the placement is beyond its uncertainty for certain.
-func (p *placing) violated() bool { return p.earlyNS() < -p.unc }
+// violated: the placement is beyond its uncertainty, so far as the words can tell. A
+// last word that was late for certain tells nothing; one that may have been late does,
+// or a span that is placed too early would never be found.
+func (p *placing) violated() bool {
+	return p.earlyNS() < -p.unc || p.underWayNS() > 0 && !p.contradictory()
+}
 
 // underWayNS is how long the last word must have been under way after the kernel's
 // end for the placement to be within its uncertainty; 0 mostly.
@@ -35,6 +39,14 @@ func (p *placing) underWayNS() int64 {
 		return 0
 	}
 	return max(0, -p.lateNS()-p.unc)
+}
+
+// beyondNS is by how much the placement is beyond its uncertainty; 0 mostly.
+func (p *placing) beyondNS() int64 {
+	if !p.violated() {
+		return 0
+	}
+	return max(-p.earlyNS()-p.unc, p.underWayNS())
 }
 
 // contradictory: the words came into sight further apart than the whole span took by

@@ -136,7 +136,7 @@ func TestPlacing(t *testing.T) {
 		{"inside", placing{"", 1000, 2000, 50, seen{900, 1100, 1850, 1900}}, 100, 150, 0, false, false},
 		{"placed too late, within uncertainty", placing{"", 1000, 2000, 50, seen{900, 960, 1850, 1900}}, -40, 150, 0, false, false},
 		{"placed too late", placing{"", 1000, 2000, 50, seen{900, 940, 1850, 1900}}, -60, 150, 0, true, false},
-		{"placed too early, or the last word late", placing{"", 1000, 2000, 50, seen{900, 1300, 2151, 2200}}, 300, -151, 101, false, false},
+		{"placed too early, or both words late", placing{"", 1000, 2000, 50, seen{900, 1300, 2151, 2200}}, 300, -151, 101, true, false},
 		{"the last word late, wherever the span is", placing{"", 1000, 2000, 50, seen{900, 1100, 2151, 2200}}, 100, -151, 101, false, true},
 		{"the last word was there at the first look", placing{"", 1000, 2000, 50, seen{900, 1300, 0, 2100}}, 300, 2000, 0, false, false},
 	} {
@@ -144,6 +144,38 @@ func TestPlacing(t *testing.T) {
 			p := &tc.p
 			if p.earlyNS() != tc.early || p.lateNS() != tc.late || p.underWayNS() != tc.underWay || p.violated() != tc.violated || p.contradictory() != tc.contradictory {
 				t.Errorf("early %d, late %d, under way %d, violated %v, contradictory %v", p.earlyNS(), p.lateNS(), p.underWayNS(), p.violated(), p.contradictory())
+			}
+		})
+	}
+}
+
+// TestPlacedTooEarly: a map of the clock that is off is found, to whichever side, and
+// ends the program as wrong; a last word that was late for certain does not.
+func TestPlacedTooEarly(t *testing.T) {
+	const unc = 3000
+	for _, tc := range []struct {
+		name        string
+		off, lastNS int64 // of the span, and of its last word's way
+		want        []string
+	}{
+		{"placed rightly", 0, 500, nil},
+		{"placed 8 µs too early", -8000, 500, []string{"steady: 10 of 10 beyond the published uncertainty"}},
+		{"placed 8 µs too late", 8000, 500, []string{"steady: 10 of 10 beyond the published uncertainty"}},
+		{"last words 8 µs late", 0, 8000, nil},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			var placed []placing
+			for i := range int64(10) {
+				at := i * 50_000_000
+				start, end := at+tc.off, at+22_000+tc.off
+				placed = append(placed, placing{phaseSteady, start, end, unc, seen{at + 900, at + 1000, at + 22_000 + tc.lastNS - 100, at + 22_000 + tc.lastNS}})
+			}
+			var out strings.Builder
+			if d := cmp.Diff(tc.want, printPlacing(&out, placed)); d != "" {
+				t.Errorf("%s\n%s", d, out.String())
+			}
+			if late := strings.HasSuffix(out.String(), "| 10 |\n"); late != (tc.lastNS > unc) {
+				t.Errorf("late for certain:\n%s", out.String())
 			}
 		})
 	}

@@ -416,10 +416,10 @@ func printPlacing(w io.Writer, placed []placing) (wrong []string) {
 		return nil
 	}
 	fmt.Fprintf(w, "\n## Placement on the host's clock\n\nµs. The error lies between its two bounds, which for a sharp launch are at most %s apart.\n\n"+
-		"| phase | n | uncertainty p50 | p99 | largest | of them sharp | error at least, p1 | p50 | error at most, p50 | p99 | violations | last word late | for certain | by at most |\n| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n", us(sharpNS))
+		"| phase | n | uncertainty p50 | p99 | largest | of them sharp | error at least, p1 | p50 | error at most, p50 | p99 | violations | by at most | last word late |\n| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n", us(sharpNS))
 	for _, phase := range []string{phaseSteady, phaseIdle, phaseBusy} {
 		var unc, lower, upper []int64
-		bad, late, certain, most := 0, 0, 0, int64(0)
+		bad, late, most := 0, 0, int64(0)
 		for i := range placed {
 			p := &placed[i]
 			if p.phase != phase {
@@ -429,23 +429,20 @@ func printPlacing(w io.Writer, placed []placing) (wrong []string) {
 			if p.LastBefore != 0 && p.earlyNS()+p.lateNS() <= sharpNS {
 				lower, upper = append(lower, -p.earlyNS()), append(upper, p.lateNS())
 			}
-			if p.violated() {
+			switch {
+			case p.violated():
 				bad++
-			}
-			if w := p.underWayNS(); w > 0 {
+				most = max(most, p.beyondNS())
+			case p.underWayNS() > 0:
 				late++
-				most = max(most, w)
-				if p.contradictory() {
-					certain++
-				}
 			}
 		}
 		if len(unc) == 0 {
 			continue
 		}
 		u, lo, hi := distOf(unc, 0), distOf(lower, 0), distOf(upper, 0)
-		fmt.Fprintf(w, "| %s | %d | %s | %s | %s | %d | %s | %s | %s | %s | %d | %d | %d | %s |\n", phase, u.N, us(u.P50), us(u.P99), us(u.Max), lo.N,
-			signed(lo.P1), signed(lo.P50), signed(hi.P50), signed(hi.P99), bad, late, certain, us(float64(most)))
+		fmt.Fprintf(w, "| %s | %d | %s | %s | %s | %d | %s | %s | %s | %s | %d | %s | %d |\n", phase, u.N, us(u.P50), us(u.P99), us(u.Max), lo.N,
+			signed(lo.P1), signed(lo.P50), signed(hi.P50), signed(hi.P99), bad, us(float64(most)), late)
 		if bad > 0 {
 			wrong = append(wrong, fmt.Sprintf("%s: %d of %d beyond the published uncertainty", phase, bad, u.N))
 		}
