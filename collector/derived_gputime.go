@@ -61,8 +61,10 @@ type gpuTime struct {
 	devices [spanring.MaxContexts]deviceTime
 	scratch []interval
 
-	// Lanes have been left out from here on, 0 while they are timed.
-	untimedNS int64
+	// Lanes have been left out from here on, 0 while they are timed; the first step and
+	// the last one of which they were.
+	untimedNS                   int64
+	untimedFirst, untimedLatest uint64
 
 	beganNS    int64 // the latest begin of any closed step
 	lookedNS   int64 // when the level was looked at last
@@ -128,12 +130,15 @@ func (g *gpuTime) add(s *Step) {
 
 // watchUntimed keeps the time apart in which steps ran whose lanes were left out: from
 // the first one's begin to where the next step that was timed first shows on the GPU.
-// Of an asynchronous engine they run long after their end on the host.
+// Of an asynchronous engine they run long after their end on the host, and close
+// before a timed step that began earlier, whose lanes are yet to be read.
 func (g *gpuTime) watchUntimed(s *Step) {
 	switch {
 	case s.Untimed && g.untimedNS == 0:
-		g.untimedNS = s.BeginMonoNS
-	case !s.Untimed && g.untimedNS != 0:
+		g.untimedNS, g.untimedFirst, g.untimedLatest = s.BeginMonoNS, s.Number, s.Number
+	case s.Untimed:
+		g.untimedLatest = max(g.untimedLatest, s.Number)
+	case g.untimedNS != 0 && s.Number > g.untimedFirst:
 		upTo := s.BeginMonoNS
 		for i := range s.Spans {
 			if a := s.Spans[i].StartMonoNS; i == 0 || a < upTo {
@@ -141,7 +146,10 @@ func (g *gpuTime) watchUntimed(s *Step) {
 			}
 		}
 		g.blind(g.untimedNS, upTo)
-		g.untimedNS = 0
+		g.untimedNS, g.untimedFirst = max(g.untimedNS, upTo), s.Number
+		if s.Number > g.untimedLatest {
+			g.untimedNS = 0
+		}
 	}
 }
 

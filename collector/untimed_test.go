@@ -78,6 +78,41 @@ func TestUntimedSteps(t *testing.T) {
 	}
 }
 
+// TestUntimedStepsCloseFirst: steps without lanes close at once, those with lanes when
+// these have been read, many steps later. The GPU's time is the same in whichever order.
+func TestUntimedStepsCloseFirst(t *testing.T) {
+	const ms = 1_000_000
+	for _, late := range []uint64{0, 1, 2, 5, 9} { // steps later that a lane is read
+		src := newMemSource("a")
+		src.info.Level = levelLane
+		p, _ := run(t, src, ProcessorOptions{})
+		from := src.nowNS
+		for n := uint64(1); n <= 41+late; n++ {
+			at := from + int64(n)*ms
+			switch {
+			case n > 41:
+			case n%4 == 1:
+				src.push(begin(n, at), end(n, at, at+ms/10, 1))
+			default:
+				src.push(
+					&spanring.StepBegin{Step: n, MonoNS: at, Level: 2, Untimed: true},
+					&spanring.StepEnd{Step: n, BeginNS: at, MonoNS: at + ms/10, Untimed: true})
+			}
+			if m := n - late; m%4 == 1 && m <= 41 && n > late { // it ran two steps after its begin
+				src.push(lane(m, 1, 1, from+int64(m)*ms+2*ms, ms))
+			}
+			src.nowNS = at + 4*ms
+			pollAll(t, p)
+		}
+		p.Finish()
+		// Eleven lanes of a millisecond with three between that nobody saw.
+		got := p.Engine().GPUTime()
+		if want := (GPUTime{LaneNS: 11 * ms, UntimedNS: 30 * ms, Bound: got.Bound}); got != want {
+			t.Errorf("read %d steps later: %+v, want %+v", late, got, want)
+		}
+	}
+}
+
 // TestUntimedStepsAreAClass: steps of which the host's part alone is known are held
 // against each other, not against those of which the GPU's is.
 func TestUntimedStepsAreAClass(t *testing.T) {
