@@ -22,7 +22,7 @@ func gpuTable(b *strings.Builder, g collector.GPUTime, w int) {
 	add("in none, within steps", g.WithinNS)
 	add("in none, between steps", g.BetweenNS)
 	if g.UntimedNS > 0 {
-		add("at a level under lane", g.UntimedNS)
+		add("in none, lanes not timed", g.UntimedNS)
 	}
 	table(b, "  ", w, []string{"GPU TIME", "total", "share"}, rows)
 	if g.LateNS > 0 {

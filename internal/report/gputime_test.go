@@ -43,7 +43,7 @@ GPU TIME                           total   share
   in lanes, on any stream         5.00 s  50.0 %
   in none, within steps             0 ns   0.0 %
   in none, between steps          1.00 s  10.0 %
-  at a level under lane           4.00 s  40.0 %
+  in none, lanes not timed        4.00 s  40.0 %
   off by up to 3.00 ms, which came late
   armed steps: kernels cover 75.0 % of lanes, 50.0 ms of kernels lie outside
   steps limited by the GPU 0, by the host's launches 0, not known 0
