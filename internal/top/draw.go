@@ -143,6 +143,10 @@ func (v *View) section(e *collector.Engine, width, room int) []string {
 	ks := h.topKernels()
 	// Kernels get what lanes leave, and at least a third if there are any.
 	lanes := min(len(order), room-len(out))
+	every := e.Info().LaneEvery
+	if every > 1 && lanes > 1 {
+		lanes = min(lanes, room-len(out)-1) // a line says so
+	}
 	if len(ks) > 0 && room >= 6 {
 		lanes = min(lanes, max(1, room*2/3-len(out)))
 	}
@@ -150,6 +154,9 @@ func (v *View) section(e *collector.Engine, width, room int) []string {
 		out = append(out, fmt.Sprintf("  %-*s%10s%10s%10s%10s%8s%10.1f", name-1, cut(h.names[at], name-2),
 			quantile(&now[at], 0.5), quantile(&now[at], 0.99), quantile(&minute[at], 0.5), quantile(&minute[at], 0.99),
 			share(sums[at], uint64(seconds)*uint64(time.Second)), float64(minute[at].count())/float64(seconds)))
+	}
+	if every > 1 && len(out) < room {
+		out = append(out, fmt.Sprintf("  timed are the lanes of 1 step in %s: SHARE and LANES/S are theirs", report.Count(uint64(every))))
 	}
 	if len(ks) == 0 || room-len(out) < 2 {
 		return out

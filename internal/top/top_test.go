@@ -137,6 +137,21 @@ func TestDrawShowsTheLanesOfAnEngine(t *testing.T) {
 	}
 }
 
+// Where lanes are left out to stay within their budget, what is shown of lanes is of
+// those that were timed, and says so.
+func TestDrawSaysThatLanesAreLeftOut(t *testing.T) {
+	const said = "  timed are the lanes of 1 step in 4: SHARE and LANES/S are theirs"
+	for _, every := range []int{0, 1, 4} {
+		v, e, _, _, _ := watched(t, synth.Options{Duration: 2 * time.Second, Outlives: true, LaneEvery: every})
+		for height := range 30 {
+			lines := drawn(t, v, Frame{Engines: []*collector.Engine{e}, Width: 80, Height: height})
+			if got := slices.Contains(lines, said); every != 4 && got || every == 4 && !got && height >= 12 {
+				t.Errorf("one in %d, %d lines:\n%s", every, height, strings.Join(lines, "\n"))
+			}
+		}
+	}
+}
+
 func TestDrawFitsWhateverThereIs(t *testing.T) {
 	v, a, _, _, _ := watched(t, synth.Options{Duration: time.Second, Service: strings.Repeat("ß", 120)})
 	es := []*collector.Engine{a}

@@ -12,7 +12,7 @@ const none = (text) => [[el("span", { class: "quiet" }, text)]];
 
 export function showLanes(e) {
   const t = byID("lanes");
-  byID("lanes-of").textContent = e ? `last ${count(e.seconds)} s, ${count(e.steps)} steps, armed ones not timed here` : "";
+  byID("lanes-of").textContent = e ? `last ${count(e.seconds)} s, ${count(e.steps)} steps, armed ones not timed here${e.lane_every > 1 ? `; of one step in ${count(e.lane_every)}` : ""}` : "";
   const lanes = (e?.lanes ?? []).filter((l) => l.count > 0);
   if (lanes.length === 0) return rows(t, none("No lane has ended in the last minute."));
   rows(t, lanes.map((l) => [named(l.name, "lane"), duration(l.p50), duration(l.p99), share(l.sum, e.seconds * 1e9), (l.count / e.seconds).toFixed(1)]));
