@@ -88,6 +88,23 @@ func decodeFlags(t *testing.T) map[string]bool {
 	return out
 }
 
+// pythonFlags are the flags of the example that needs PyTorch.
+func pythonFlags(t *testing.T) map[string]bool {
+	t.Helper()
+	b, err := os.ReadFile("../../examples/python/llama.py")
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := map[string]bool{}
+	for _, m := range regexp.MustCompile(`add_argument\("(--[a-z-]+)"`).FindAllStringSubmatch(string(b), -1) {
+		out[m[1]] = true
+	}
+	if len(out) < 5 {
+		t.Fatalf("flags of llama.py: %v", out)
+	}
+	return out
+}
+
 var (
 	codeBlock = regexp.MustCompile("(?ms)^```.*?^```$")
 	inlined   = regexp.MustCompile("`[^`\n]+`")
@@ -111,6 +128,9 @@ func TestDocumentedCommands(t *testing.T) {
 	}
 	decode := decodeFlags(t)
 	for f := range decode {
+		any[f] = true
+	}
+	for f := range pythonFlags(t) {
 		any[f] = true
 	}
 	for _, f := range []string{"--enable-feature", "--cap-drop", "--read-only"} { // Prometheus' and containers'
