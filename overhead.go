@@ -63,7 +63,9 @@ type stepCost struct {
 
 // reset makes a step's place another's.
 func (c *stepCost) reset() {
-	c.hostNS.Store(0)
+	if c.hostNS.Load() != 0 {
+		c.hostNS.Store(0)
+	}
 	if c.landed.Load() {
 		c.landed.Store(false)
 		c.gpuNS.Store(0)
@@ -98,15 +100,13 @@ func (o *overhead) ended(c *stepCost, e *endedStep) (knownNS int64) {
 	case !e.armed && !e.untimed:
 		o.lanes.spend(lanes)
 	}
-	if knownNS = host; e.untimed {
-		knownNS += booked // more will not be known
-		o.pay(host + booked)
-		return knownNS
+	o.pay(host + booked)
+	if e.untimed || e.lanes == 0 {
+		return host + booked // more will not be known
 	}
 	c.bookedNS.Store(booked)
 	c.hostNS.Store(host + 1)
-	o.pay(host + booked)
-	if c.landed.Load() {
+	if knownNS = host; c.landed.Load() {
 		knownNS += o.take(c, e.armed)
 	}
 	return knownNS

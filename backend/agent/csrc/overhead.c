@@ -149,13 +149,11 @@ int64_t lt_overhead_ended(lt_overhead *o, lt_step_cost *c, const lt_ended_step *
     atomic_store(&o->lanes.cost_ns, lanes);
     spend(&o->lanes.budget, lanes);
   }
-  if (e->untimed) { // more will not be known
-    pay_both(o, host + booked);
-    return host + booked;
-  }
+  pay_both(o, host + booked);
+  if (e->untimed || e->lanes == 0)
+    return host + booked; // more will not be known
   atomic_store(&c->booked_ns, booked);
   atomic_store(&c->host_ns, host + 1);
-  pay_both(o, host + booked);
   return host + (atomic_load(&c->landed) ? take(o, c, e->armed) : 0);
 }
 
@@ -167,7 +165,8 @@ int64_t lt_overhead_on_gpu(lt_overhead *o, lt_step_cost *c, bool armed, int64_t 
 }
 
 void lt_step_cost_reset(lt_step_cost *c) {
-  atomic_store(&c->host_ns, 0);
+  if (atomic_load(&c->host_ns) != 0)
+    atomic_store(&c->host_ns, 0);
   if (atomic_load(&c->landed)) {
     atomic_store(&c->landed, false);
     atomic_store(&c->gpu_ns, 0);
