@@ -142,6 +142,14 @@ const (
 
 var energyBreakText = [NumEnergyBreaks]string{"reset", "wrap"}
 
+// String is the reason's name.
+func (b EnergyBreak) String() string {
+	if b < NumEnergyBreaks {
+		return energyBreakText[b]
+	}
+	return "unknown"
+}
+
 // DeviceEnergy is what the differences of a device's energy counter came to.
 type DeviceEnergy struct {
 	Joules Opt[float64] // since reading began
@@ -166,6 +174,21 @@ type DeviceStats struct {
 	Refused  [NumDeviceRefusals]uint64
 	// HeldDownNS is for how long clocks were held down, by reason, if the device tells.
 	HeldDownNS Opt[[NumHeldDownReasons]uint64]
+	// Power is of all readings that had it.
+	Power DevicePower
+}
+
+// DevicePower is what readings of power came to.
+type DevicePower struct {
+	SumMilliwatts, Readings uint64
+	MostMilliwatts          uint32
+}
+
+// Add takes a reading.
+func (p *DevicePower) Add(milliwatts uint32) {
+	p.SumMilliwatts += uint64(milliwatts)
+	p.Readings++
+	p.MostMilliwatts = max(p.MostMilliwatts, milliwatts)
 }
 
 // ForgetLive makes absent what is of the latest readings only.

@@ -64,7 +64,7 @@ func (c *demoCmd) Run(a *app) (err error) {
 	}
 	defer func() { err = errors.Join(err, remove()) }()
 	var s *service
-	gpus := recordedDevices(a, func() []*collector.Engine { return s.engines() })
+	gpus := recordedDevices(func() []*collector.Engine { return s.engines() })
 	s, err = a.newService(serviceOptions{
 		listen: c.Listen, web: web, ins: c.instruments(a.getenv), endpoint: c.OTLPEndpoint, dir: dir, log: a.log.slog(true), devices: gpus,
 	})

@@ -8,6 +8,7 @@ import (
 
 	"github.com/lanetrace/lanetrace/collector"
 	"github.com/lanetrace/lanetrace/collector/device"
+	"github.com/lanetrace/lanetrace/exporters/recording"
 )
 
 // deviceFlags say whether and how often GPUs are read.
@@ -31,7 +32,6 @@ func (i *deviceInterval) UnmarshalText(b []byte) error {
 
 // devices are the readings of GPUs. A nil *devices has none.
 type devices struct {
-	a        *app
 	readings *device.Readings
 	sampler  *device.Sampler // nil: they come from a recording
 	cancel   context.CancelFunc
@@ -44,7 +44,7 @@ func (f *deviceFlags) devices(a *app, log *slog.Logger, engines func() []*collec
 	if !f.NVML {
 		return nil, nil
 	}
-	d := recordedDevices(a, engines)
+	d := recordedDevices(engines)
 	var err error
 	d.sampler, err = device.New(device.Options{
 		Interval: time.Duration(f.NVMLInterval), Found: d.readings.Found, Taps: append(taps, d.readings), Logger: log,
@@ -57,8 +57,16 @@ func (f *deviceFlags) devices(a *app, log *slog.Logger, engines func() []*collec
 }
 
 // recordedDevices are those whose readings come from a recording.
-func recordedDevices(a *app, engines func() []*collector.Engine) *devices {
-	return &devices{a: a, readings: device.NewReadings(device.ReadingsOptions{Engines: engines})}
+func recordedDevices(engines func() []*collector.Engine) *devices {
+	return &devices{readings: device.NewReadings(device.ReadingsOptions{Engines: engines})}
+}
+
+// keepTap is where readings are kept, if anywhere.
+func keepTap(keep *recording.Store) []collector.DeviceTap {
+	if keep == nil {
+		return nil
+	}
+	return []collector.DeviceTap{keep}
 }
 
 // stats are what is known of each device.
@@ -69,13 +77,13 @@ func (d *devices) stats() []collector.DeviceStats {
 	return d.readings.Stats()
 }
 
-// start begins to read. Loading the driver's library takes up to a second, which nobody
+// start begins to read, until ctx ends or stop is called. Loading the driver's library takes up to a second, which nobody
 // waits for.
-func (d *devices) start() {
+func (d *devices) start(ctx context.Context) {
 	if d == nil || d.sampler == nil {
 		return
 	}
-	ctx, cancel := context.WithCancel(d.a.ctx)
+	ctx, cancel := context.WithCancel(ctx)
 	d.cancel, d.ended = cancel, make(chan struct{})
 	go func() {
 		defer close(d.ended)
@@ -86,12 +94,13 @@ func (d *devices) start() {
 // deviceDeadline is for how long a driver's call is waited for at the end.
 const deviceDeadline = time.Second
 
-// stop ends reading. A driver that hangs is left alone.
+// stop ends reading. A driver that hangs is left alone. It may be called again.
 func (d *devices) stop() {
 	if d == nil || d.cancel == nil {
 		return
 	}
 	d.cancel()
+	d.cancel = nil
 	select {
 	case <-d.ended:
 	case <-time.After(deviceDeadline):

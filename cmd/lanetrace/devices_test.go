@@ -46,6 +46,10 @@ func TestNVMLIsNamedOnce(t *testing.T) {
 		t.Errorf("without NVML: %q", ls)
 	}
 	for _, nvml := range []bool{false, true} {
+		_, stderr := runs(t, 0, "run", "--dir", rings, "--listen", "127.0.0.1:0", "--no-report", fmt.Sprintf("--nvml=%v", nvml), "--", "sleep", "0.3")
+		if ls := named(stderr); nvml != (len(ls) == 1) || nvml && !strings.HasPrefix(ls[0], warning) {
+			t.Errorf("run --nvml=%v: %q", nvml, ls)
+		}
 		c := start(t, "record", "--dir", rings, "--out", filepath.Join(base, "x.ltrec"), "--duration", "300ms", fmt.Sprintf("--nvml=%v", nvml))
 		c.wait(t) // there is no engine, which is an error
 		if ls := named(c.err.String()); nvml != (len(ls) == 1) || nvml && !strings.HasPrefix(ls[0], warning) {

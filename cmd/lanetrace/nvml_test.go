@@ -109,6 +109,65 @@ func TestReadingsFromNVML(t *testing.T) {
 	}
 }
 
+// run reads GPUs too: for its /metrics, for what it keeps and for its report.
+func TestRunReadsGPUs(t *testing.T) {
+	at, err := makeAttachable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	lib, base := standInNVML(t), t.TempDir()
+	kept := filepath.Join(base, "kept")
+	c, stderr := withNVML(t, lib+":"+filepath.Dir(at.driver), "run", "--dir", filepath.Join(base, "rings"), "--listen", "127.0.0.1:0", "--keep", kept,
+		"--state-dir", filepath.Join(base, "state"), "--agent", at.agent, "--", at.engine, "50", "wait")
+	if err := (spanring.Dir{Path: filepath.Join(base, "rings"), Group: -1}).Make(); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "power and energy in /metrics", func() bool {
+		text := scraped(stderr)
+		power := series{"hw_power_watts", nil, func(v float64) bool { return v == 123.456 }}
+		energy := series{"hw_energy_joules_total", nil, isPositive}
+		lanes := series{"lanetrace_gpu_lane_duration_seconds_count", nil, isPositive}
+		return power.line(text) != "" && energy.line(text) != "" && lanes.line(text) != ""
+	})
+	http.DefaultClient.CloseIdleConnections()
+	if err := c.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Wait(); c.ProcessState.ExitCode() != 3 {
+		t.Errorf("%v\n%s", err, stderr.String())
+	}
+	_, gpus, _ := strings.Cut(stderr.String(), "\nGPUS\n  stand-in GPU  GPU-5e1f0000-0000-4000-8000-000000000000\n    power   123 W mean, 123 W largest, of ")
+	if !strings.Contains(gpus, "    energy  ") || !strings.Contains(gpus, "held down: hardware_slowdown ") || strings.Contains(stderr.String(), "warning") {
+		t.Errorf("says\n%s", stderr.String())
+	}
+	text, _ := runs(t, 0, "replay", kept, "--metrics", "-", "--speed", "max")
+	if energy := (series{"hw_energy_joules_total", nil, isPositive}); energy.line(text) == "" {
+		t.Errorf("kept are\n%s", text)
+	}
+}
+
+// scraped is what a process serves that has said where, "" while there is nothing.
+func scraped(stderr *output) string {
+	_, url, ok := strings.Cut(stderr.String(), "serving ")
+	url, _, _ = strings.Cut(url, "/metrics")
+	if !ok {
+		return ""
+	}
+	res, err := http.Get(url + "/metrics")
+	if err != nil {
+		return ""
+	}
+	defer res.Body.Close()
+	var b bytes.Buffer
+	if _, err := b.ReadFrom(res.Body); err != nil {
+		return ""
+	}
+	return b.String()
+}
+
 // A driver that hangs holds up no scrape and no end.
 func TestHangingNVML(t *testing.T) {
 	lib, base := standInNVML(t), t.TempDir()
@@ -122,22 +181,9 @@ func TestHangingNVML(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, "the device's health", func() bool {
-		_, url, ok := strings.Cut(stderr.String(), "serving ")
-		url, _, _ = strings.Cut(url, ",")
-		if !ok {
-			return false
-		}
-		res, err := http.Get(url)
-		if err != nil {
-			return false
-		}
-		defer res.Body.Close()
-		var b bytes.Buffer
-		if _, err := b.ReadFrom(res.Body); err != nil {
-			return false
-		}
+		text := scraped(stderr)
 		errors := series{"hw_errors_total", []string{`error_type="corrected"`}, isPositive}
-		return errors.line(b.String()) != "" && !strings.Contains(b.String(), "hw_power_watts{")
+		return errors.line(text) != "" && !strings.Contains(text, "hw_power_watts{")
 	})
 	http.DefaultClient.CloseIdleConnections()
 	began := time.Now()

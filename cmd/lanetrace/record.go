@@ -94,7 +94,7 @@ func (c *recordCmd) Run(a *app) (err error) {
 	if err != nil {
 		return err
 	}
-	gpus.start()
+	gpus.start(ctx)
 	defer gpus.stop()
 	stop := make(chan struct{})
 	var shown sync.WaitGroup

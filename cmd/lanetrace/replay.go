@@ -80,7 +80,7 @@ func (c *replayCmd) Run(a *app) (err error) {
 	}
 	var there []spanring.Info
 	po.Instruments = metrics.instruments()
-	p := playing{clock: player.SystemClock{}, factor: 1, metrics: metrics}
+	p := playing{clock: player.SystemClock{}, factor: 1, readings: metrics.played()}
 	if runs.dir {
 		p.factor = 0
 	}
@@ -195,14 +195,20 @@ func (c *replayCmd) open() (playables, error) {
 		return ps, bareOpen(c.Path, err)
 	}
 	ps.damage, ps.close = f.Damage(), f.Close
-	for i, r := range f.Runs() {
-		ps.list = append(ps.list, playable{r.Info, r.StartMonoNS + r.WallOffsetNS, r.EndMonoNS + r.WallOffsetNS, func() (replaySource, error) { return f.Source(i) }})
-	}
-	slices.SortStableFunc(ps.list, func(a, b playable) int { return cmp.Compare(a.startUnixNS, b.startUnixNS) })
+	ps.list = runsOf(f)
 	if f.HasReadings() {
 		ps.readings, err = f.Readings()
 	}
 	return ps, err
+}
+
+// runsOf are the runs of one recording, in the order in which they begin.
+func runsOf(f *recording.File) (list []playable) {
+	for i, r := range f.Runs() {
+		list = append(list, playable{r.Info, r.StartMonoNS + r.WallOffsetNS, r.EndMonoNS + r.WallOffsetNS, func() (replaySource, error) { return f.Source(i) }})
+	}
+	slices.SortStableFunc(list, func(a, b playable) int { return cmp.Compare(a.startUnixNS, b.startUnixNS) })
+	return list
 }
 
 // window passes on the steps, and the requests that ended, of a span of time.
@@ -324,8 +330,8 @@ type playing struct {
 	clock     player.Clock
 	// each is called after whatever was received together. An error ends playing.
 	each func(unixNS int64) error
-	// metrics, if not nil, are told of the time.
-	metrics *replayMetrics
+	// readings, if not nil, are played beside the runs.
+	readings *replayReadings
 
 	runs []*replayRun
 }
@@ -343,7 +349,7 @@ func (p *playing) play(ctx context.Context) (first error) {
 			note(r.proc.Close())
 		}
 	}()
-	defer func() { p.metrics.rest(p.endUnixNS, p.runs) }()
+	defer func() { p.readings.rest(p.endUnixNS, p.runs) }()
 	startNS, baseNS := p.clock.MonoNS(), int64(0)
 	if len(p.waiting) > 0 {
 		baseNS = p.waiting[0].startUnixNS
@@ -371,7 +377,7 @@ func (p *playing) play(ctx context.Context) (first error) {
 			}
 			p.runs = append(p.runs, r)
 		}
-		p.metrics.upTo(next, p.runs)
+		p.readings.upTo(next, p.runs)
 		// What was received together is polled together, at every speed: so the
 		// outcome is the same, to the order of its lines.
 		for i := 0; i < len(p.runs); {

@@ -6,16 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
 	"net/http"
 	"os"
-	"slices"
 
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
 
 	"github.com/lanetrace/lanetrace"
 	"github.com/lanetrace/lanetrace/collector"
-	"github.com/lanetrace/lanetrace/collector/device"
 	"github.com/lanetrace/lanetrace/exporters/prometheus"
 	"github.com/lanetrace/lanetrace/exporters/recording"
 )
@@ -23,16 +20,12 @@ import (
 // replayMetrics are the metrics that a sidecar would have served where playing ends,
 // and the readings of GPUs that are played for them. A nil *replayMetrics has none.
 type replayMetrics struct {
+	*replayReadings
 	ins      *collector.Instruments
 	prom     *prometheus.Exporter
 	mp       *sdkmetric.MeterProvider
-	readings *device.Readings
-	src      *recording.Readings // nil: the recording has none
 	out      io.Writer
 	closeOut func() error
-
-	engines []*collector.Engine
-	nowNS   int64 // of the reading that was played last
 }
 
 // metrics makes what --metrics asks for.
@@ -41,12 +34,9 @@ func (c *replayCmd) metrics(a *app, src *recording.Readings) (m *replayMetrics, 
 		return nil, nil
 	}
 	m = &replayMetrics{
-		ins: collector.NewInstruments(collector.InstrumentOptions{Version: lanetrace.Version}), src: src, out: a.stdout,
+		ins: collector.NewInstruments(collector.InstrumentOptions{Version: lanetrace.Version}), replayReadings: newReplayReadings(src), out: a.stdout,
 		closeOut: func() error { return nil },
 	}
-	m.readings = device.NewReadings(device.ReadingsOptions{
-		Engines: func() []*collector.Engine { return m.engines }, NowMonoNS: func() int64 { return m.nowNS },
-	})
 	if m.prom, err = prometheus.New(prometheus.Options{Producers: []sdkmetric.Producer{m.ins.AllForms()}, Logger: a.log.slog(true)}); err != nil {
 		return nil, err
 	}
@@ -76,37 +66,12 @@ func (m *replayMetrics) instruments() *collector.Instruments {
 	return m.ins
 }
 
-// upTo plays the readings up to a time: what came of runs so far came before them. m
-// may be nil.
-func (m *replayMetrics) upTo(unixNS int64, runs []*replayRun) {
-	if m == nil || m.src == nil {
-		return
+// played are the readings that are played; m may be nil.
+func (m *replayMetrics) played() *replayReadings {
+	if m == nil {
+		return nil
 	}
-	for _, r := range runs {
-		if e := r.proc.Engine(); !slices.Contains(m.engines, e) {
-			m.engines = append(m.engines, e)
-		}
-	}
-	for {
-		if at, ok := m.src.NextUnixNS(); !ok || at > unixNS {
-			return
-		}
-		g, _ := m.src.Next()
-		m.nowNS = max(m.nowNS, g.MonoNS)
-		m.readings.DeviceReading(&g.Device, g.Entries)
-		// What those that ended meanwhile did last has been seen now.
-		m.engines = slices.DeleteFunc(m.engines, func(e *collector.Engine) bool {
-			return !slices.ContainsFunc(runs, func(r *replayRun) bool { return r.proc.Engine() == e })
-		})
-	}
-}
-
-// rest plays the readings up to where playing ends, 0 for where they do.
-func (m *replayMetrics) rest(endUnixNS int64, runs []*replayRun) {
-	if endUnixNS == 0 {
-		endUnixNS = math.MaxInt64
-	}
-	m.upTo(endUnixNS, runs)
+	return m.replayReadings
 }
 
 // write writes the metrics and says which readings were none. m may be nil.
@@ -128,13 +93,7 @@ func (m *replayMetrics) write(a *app) error {
 	if m.src != nil {
 		err = errors.Join(err, bareRecording(m.src.Err()))
 	}
-	var refused uint64
-	for _, n := range m.readings.Refused() {
-		refused += n
-	}
-	if refused > 0 {
-		a.say("warning: %d readings of GPUs cannot be and were left out", refused)
-	}
+	a.sayRefused(m.refused())
 	return err
 }
 

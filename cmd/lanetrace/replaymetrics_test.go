@@ -150,23 +150,7 @@ func TestReplayMetrics(t *testing.T) {
 
 // Readings that cannot be are counted, said once, and cost nothing else.
 func TestReplayBadReadings(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "bad.ltrec")
-	e := synth.New(synth.Options{Duration: 200 * time.Millisecond})
-	w, err := recording.Create(path, recording.Options{WallOffsetNS: e.WallOffsetNS})
-	if err != nil {
-		t.Fatal(err)
-	}
-	d := synth.Options{}.Device()
-	for i := range 3 {
-		w.DeviceReading(&d, []spanring.Words{{14 | 9<<8, 1, 2, uint64(1_000_010_000_000 + i)}})
-	}
-	p, err := collector.NewProcessor(e, collector.ProcessorOptions{Taps: []collector.Tap{w}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := errors.Join(p.Drain(), p.Close(), w.Close()); err != nil {
-		t.Fatal(err)
-	}
+	path := badReadings(t)
 	text, stderr := runs(t, 0, "replay", path, "--speed", "max", "--metrics", "-")
 	if stderr != "lanetrace: warning: 3 readings of GPUs cannot be and were left out\n" || strings.Contains(text, "\nhw_") {
 		t.Errorf("%q", stderr)

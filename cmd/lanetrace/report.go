@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/lanetrace/lanetrace/collector"
+	"github.com/lanetrace/lanetrace/collector/device"
 	"github.com/lanetrace/lanetrace/exporters/recording"
 	"github.com/lanetrace/lanetrace/internal/report"
 	"github.com/lanetrace/lanetrace/ledger/memprofile"
@@ -27,6 +28,8 @@ type reportCmd struct {
 	Pprof  string      `help:"Write the live device memory by call site as a profile that go tool pprof opens, and print a report only with --memory." placeholder:"OUT"`
 	Width  cells       `help:"Width of the report (default: the terminal's, or 80)." placeholder:"CELLS"`
 	dirFlags
+
+	on []device.UUID // the GPUs of the engines that were reported on
 }
 
 // Validate implements kong's validation.
@@ -50,6 +53,7 @@ func (c *reportCmd) Run(a *app) (err error) {
 	var there []spanring.Info
 	what := c.File
 	var damage error
+	var recorded *recording.File // nil: it is no recording
 	if c.File == "" {
 		var dir spanring.Dir
 		if dir, err = c.readable(); err != nil {
@@ -70,14 +74,15 @@ func (c *reportCmd) Run(a *app) (err error) {
 				return bareOpen(c.File, err)
 			}
 			defer func() { err = errors.Join(err, f.Close()) }()
-			damage = f.Damage()
+			recorded, damage = f, f.Damage()
 			sources, there, err = c.recorded(f)
 		}
 	}
 	if err != nil {
 		return err
 	}
-	if len(sources) == 0 && damage == nil {
+	withDevices := recorded != nil && recorded.HasReadings() && !c.Memory && c.Pprof == ""
+	if len(sources) == 0 && damage == nil && (!withDevices || len(there) > 0) {
 		return c.Engine.none(what, there)
 	}
 	o := report.Options{Top: int(c.Top), Width: int(c.Width)}
@@ -94,7 +99,7 @@ func (c *reportCmd) Run(a *app) (err error) {
 	}
 	var first error
 	drawn := false
-	doc := &report.Document{Version: report.DocumentVersion, Engines: []*report.EngineReport{}}
+	doc := &report.Document{Version: report.DocumentVersion, Engines: []*report.EngineReport{}, Devices: []report.DeviceReport{}}
 	for i, s := range sources {
 		if i > 0 && !c.JSON {
 			if _, err := io.WriteString(a.stdout, "\n\n"); err != nil {
@@ -109,6 +114,23 @@ func (c *reportCmd) Run(a *app) (err error) {
 		}
 		if _, err := io.WriteString(a.stdout, text); err != nil {
 			return err
+		}
+	}
+	if withDevices {
+		ds, refused, err := recordedStats(a.ctx, recorded)
+		a.sayRefused(refused)
+		if first == nil {
+			first = err
+		}
+		ds = reportedDevices(ds, c.on)
+		doc.Devices = report.Devices(ds)
+		if text := report.DevicesText(ds, o.Width); !c.JSON && text != "" {
+			if len(sources) > 0 {
+				text = "\n" + text
+			}
+			if _, err := io.WriteString(a.stdout, text); err != nil {
+				return err
+			}
 		}
 	}
 	if c.JSON {
@@ -238,6 +260,7 @@ func (c *reportCmd) reportOn(s reportSource, o report.Options, doc *report.Docum
 		err = p.DrainToNow()
 	}
 	e := p.Engine()
+	c.on = append(c.on, device.DevicesOf(e)...)
 	switch {
 	case c.JSON:
 		doc.Engines = append(doc.Engines, r.Report(e))

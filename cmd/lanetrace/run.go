@@ -35,6 +35,7 @@ type runCmd struct {
 	Lanes  string           `help:"NVTX ranges that are lanes; RANGE=NAME names one (default: all, or what belongs to the engine)." placeholder:"PATTERNS"`
 	Report bool             `help:"Print a report on standard error at the end." default:"true" negatable:""`
 	serviceFlags
+	deviceFlags
 }
 
 // Help says more than the flags do.
@@ -389,6 +390,7 @@ type runSide struct {
 	engines map[string]bool // ring paths of engines that were seen alive: this run's or not
 
 	service *service // nil when there is none
+	gpus    *devices // nil when none are read
 }
 
 // sidecar starts it. What it cannot do is a warning.
@@ -407,52 +409,56 @@ func (c *runCmd) sidecar(a *app, mark string, startMonoNS int64) *runSide {
 		return s
 	}
 	s.dir, s.dirOK = dir, true
-	serv, err := c.service(a, dir)
+	serv, gpus, err := c.service(a, dir)
 	if err != nil {
 		a.say("warning: %s; this run has no metrics and no traces", oneLine(err.Error()))
 		return s
 	}
 	serv.state = c.openRecords(a, s.ours, serv.ins, serv.log)
-	s.service = serv
+	s.service, s.gpus = serv, gpus
 	serv.serve()
 	a.say("serving %s/metrics; OTLP is %s", serv.url(), a.otlpText(c.OTLPEndpoint))
 	// Signals are the program's: its sidecar ends after it.
 	ctx, cancel := context.WithCancel(context.WithoutCancel(a.ctx))
 	s.cancel = cancel
+	gpus.start(ctx)
 	s.done.Go(func() {
-		err := errors.Join(serv.read(ctx, dir, c.selection(c.arms(a)), s.attached), serv.close())
-		if err != nil {
+		err := serv.read(ctx, dir, c.selection(c.arms(a)), s.attached)
+		gpus.stop() // before what they are kept in ends
+		if err = errors.Join(err, serv.close()); err != nil {
 			a.say("warning: %s", oneLine(err.Error()))
 		}
 	})
 	return s
 }
 
-// service is the sidecar's service. Should its address be in use, by another
-// sidecar most likely, it takes a free port and says so.
-func (c *runCmd) service(a *app, dir spanring.Dir) (*service, error) {
+// service is the sidecar's service, with the GPUs that it reads. Should its address be
+// in use, by another sidecar most likely, it takes a free port and says so.
+func (c *runCmd) service(a *app, dir spanring.Dir) (*service, *devices, error) {
 	web, err := c.loadWeb()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	keep, err := c.store(a)
-	if err != nil {
-		return nil, err
+	on := func(listen listenAddr) (s *service, gpus *devices, err error) {
+		keep, err := c.store(a)
+		if err != nil {
+			return nil, nil, err
+		}
+		if gpus, err = c.devices(a, a.log.slog(true), func() []*collector.Engine { return s.engines() }, keepTap(keep)...); err != nil {
+			return nil, nil, err
+		}
+		s, err = a.newService(serviceOptions{
+			listen: listen, web: web, ins: c.instruments(a.getenv), endpoint: c.OTLPEndpoint, dir: dir, log: a.log.slog(true),
+			keep: keep, keepBytes: uint64(c.KeepBytes), devices: gpus, growth: c.LeakWindow.growth(),
+		})
+		return s, gpus, err
 	}
-	o := serviceOptions{
-		listen: c.Listen, web: web, ins: c.instruments(a.getenv), endpoint: c.OTLPEndpoint, dir: dir, log: a.log.slog(true),
-		keep: keep, keepBytes: uint64(c.KeepBytes), growth: c.LeakWindow.growth(),
-	}
-	serv, err := a.newService(o)
+	s, gpus, err := on(c.Listen)
 	if !errors.Is(err, syscall.EADDRINUSE) {
-		return serv, err
+		return s, gpus, err
 	}
 	a.say("warning: %s is in use; a free port serves this run", c.Listen)
-	o.listen, o.ins = "127.0.0.1:0", c.instruments(a.getenv)
-	if o.keep, err = c.store(a); err != nil {
-		return nil, err
-	}
-	return a.newService(o)
+	return on("127.0.0.1:0")
 }
 
 // attached notes whose engine it is while its process is there to be looked at.
@@ -554,7 +560,7 @@ func (s *runSide) report() {
 		s.a.say("no engine was seen: the program used no GPU, or no agent was in it")
 		return
 	}
-	c := reportCmd{}
+	var c reportCmd
 	o := report.Options{Top: reportTop, Width: s.a.widthOf(s.a.stderr)}
 	for _, p := range rings {
 		src, _, err := c.ring(p)
@@ -573,6 +579,9 @@ func (s *runSide) report() {
 		if who, ok := stepless(p); ok && noSteps(s.c.Step) != "" {
 			s.a.say("%s: no steps: %s", who, noSteps(s.c.Step))
 		}
+	}
+	if text := report.DevicesText(reportedDevices(s.gpus.stats(), c.on), o.Width); text != "" {
+		fmt.Fprintf(s.a.stderr, "\n%s", text)
 	}
 }
 

@@ -38,11 +38,7 @@ func (c *sidecarCmd) Run(a *app) error {
 		return err
 	}
 	var s *service
-	var taps []collector.DeviceTap
-	if keep != nil {
-		taps = append(taps, keep)
-	}
-	gpus, err := c.devices(a, a.log.slog(false), func() []*collector.Engine { return s.engines() }, taps...)
+	gpus, err := c.devices(a, a.log.slog(false), func() []*collector.Engine { return s.engines() }, keepTap(keep)...)
 	if err != nil {
 		return err
 	}
@@ -60,7 +56,7 @@ func (c *sidecarCmd) Run(a *app) error {
 	if keep != nil {
 		a.say("recordings go to %s", c.Keep)
 	}
-	gpus.start()
+	gpus.start(ctx)
 	defer gpus.stop()
 	if err = a.awaitDir(ctx, dir); err == nil && ctx.Err() == nil {
 		err = s.read(ctx, dir, c.selection(c.arms(a)), nil)

@@ -144,6 +144,9 @@ func (k *known) reading(e *spanring.DeviceReading, work collector.Work) {
 	} else {
 		st.ForgetLive()
 	}
+	if now.PowerMilliwatts.Known {
+		st.Power.Add(now.PowerMilliwatts.Value)
+	}
 	st.DeviceReading = now
 	st.Readings++
 	count(st, &failed)

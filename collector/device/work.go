@@ -24,7 +24,7 @@ func (w *works) update(engines []*collector.Engine) {
 		if !known || now == before {
 			continue
 		}
-		for _, u := range devicesOf(e) {
+		for _, u := range DevicesOf(e) {
 			if w.by == nil {
 				w.by = make(map[UUID]*collector.Work)
 			}
@@ -54,8 +54,8 @@ func (w *works) on(device UUID) (sum collector.Work) {
 	return sum
 }
 
-// devicesOf are the devices that an engine has contexts on, else the one in its header.
-func devicesOf(e *collector.Engine) (us []UUID) {
+// DevicesOf are the devices that an engine has contexts on, else the one in its header.
+func DevicesOf(e *collector.Engine) (us []UUID) {
 	add := func(text string) {
 		u, ok := ParseUUID(text)
 		for _, have := range us {

@@ -19,6 +19,7 @@ const DocumentVersion = 1
 type Document struct {
 	Version int             `json:"version"`
 	Engines []*EngineReport `json:"engines"`
+	Devices []DeviceReport  `json:"devices"`
 }
 
 // EngineReport is one run.

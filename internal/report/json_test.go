@@ -48,7 +48,7 @@ func TestReportForMachines(t *testing.T) {
 		}))
 	r.Ended(e)
 	var b bytes.Buffer
-	if err := (&Document{DocumentVersion, []*EngineReport{r.Report(e)}}).Write(&b); err != nil {
+	if err := (&Document{DocumentVersion, []*EngineReport{r.Report(e)}, []DeviceReport{}}).Write(&b); err != nil {
 		t.Fatal(err)
 	}
 	var doc Document
@@ -109,7 +109,7 @@ func TestNothingForMachines(t *testing.T) {
 	r := New(Options{})
 	e := read(t, synth.Options{Duration: time.Nanosecond})
 	var b bytes.Buffer
-	if err := (&Document{DocumentVersion, []*EngineReport{r.Report(e)}}).Write(&b); err != nil {
+	if err := (&Document{DocumentVersion, []*EngineReport{r.Report(e)}, []DeviceReport{}}).Write(&b); err != nil {
 		t.Fatal(err)
 	}
 	var nulls []string
