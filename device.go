@@ -192,6 +192,13 @@ func (d *Device) LaunchBegin(kind spanring.Kind, s cudaevents.Stream, name spanr
 		return l, false
 	}
 	d.hub.ring.Add(spanring.CtrLaunches, 1)
+	if l, ok = d.launchBegin(kind, s, name); !ok && kind == spanring.KindKernel {
+		d.rec.Untimed(s)
+	}
+	return l, ok
+}
+
+func (d *Device) launchBegin(kind spanring.Kind, s cudaevents.Stream, name spanring.NameID) (l Launch, ok bool) {
 	st := d.stream(s)
 	st.mu.Lock()
 	step, m := st.bound, cudaevents.Meta{Kind: kind, Name: name}

@@ -34,6 +34,11 @@ type rig struct {
 
 func newRig(t *testing.T, cfg Config) *rig {
 	t.Helper()
+	return newRigOf(t, cfg, scripted.Options{RealTime: true})
+}
+
+func newRigOf(t *testing.T, cfg Config, o scripted.Options) *rig {
+	t.Helper()
 	cfg.HarvestEvery = -1
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
@@ -47,7 +52,7 @@ func newRig(t *testing.T, cfg Config) *rig {
 			t.Error(err)
 		}
 	})
-	drv := scripted.New(scripted.Options{RealTime: true})
+	drv := scripted.New(o)
 	dev, err := h.Attach(drv)
 	if err != nil {
 		t.Fatal(err)
@@ -539,6 +544,43 @@ func TestRingThatCannotBeMade(t *testing.T) {
 		t.Error(err)
 	}
 	exercise(nil, nil)
+}
+
+// TestUntimedLaunchesAreTold: behind a timed kernel there may wait one that found no
+// step, so how much its pair holds is not known.
+func TestUntimedLaunchesAreTold(t *testing.T) {
+	for _, untimed := range []bool{false, true} {
+		r := newRigOf(t, Config{Level: "kernel", KernelSpanEvery: 1, KernelBudget: 1, NoCalibration: true},
+			scripted.Options{RealTime: true, Device: cudaevents.Device{Capability: 90}})
+		name := r.dev.Name(spanring.NameKernel, "k")
+		run := func() (span spanring.Span) {
+			step := r.hub.StepBegin()
+			r.dev.Bind(step, r.s)
+			r.drv.Stall(r.s)
+			if !r.launch(name) {
+				t.Fatal("not timed")
+			}
+			if untimed {
+				r.dev.Bind(Step{}, r.s)
+				if r.launch(name) {
+					t.Fatal("timed, of no step")
+				}
+			}
+			closed := spanring.MonoNS()
+			r.until("it is long since the launch", func() bool { return spanring.MonoNS() > closed+5_000_000 })
+			r.drv.Release(r.s)
+			r.until("the kernel landed", r.idle)
+			step.End()
+			for _, s := range r.spans() {
+				span = s
+			}
+			return span
+		}
+		run() // the stream is known then
+		if got, want := run().CorrectionNS, map[bool]uint16{false: 3040 - 720, true: 3040 - 360}[untimed]; got != want {
+			t.Errorf("untimed %v: corrected by %d ns, want %d", untimed, got, want)
+		}
+	}
 }
 
 // exercise calls everything that an engine calls.

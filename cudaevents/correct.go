@@ -39,16 +39,17 @@ const (
 )
 
 // depthOf finds out what waited behind a placed span that was popped off its
-// stream's list, which begins at head and holds all that was enqueued before the
-// span ended. Kernels that were not timed are not on it: once the span's step had
-// ended on the host, there may have been any number.
-func (r *Recorder) depthOf(p *pool, head uint32, s *spanring.Span, v *spanring.Slot) depth {
+// stream's list, which holds all that was timed and enqueued before the span ended.
+// Once the span's step had ended on the host, or when a launch was not timed since,
+// there may have been any number of others.
+func (r *Recorder) depthOf(p *pool, st *stream, s *spanring.Span, v *spanring.Slot) depth {
 	endNS, u := s.EndMonoNS(), int64(s.PlaceUncertaintyNS)
 	fewer := shallow
-	if v.ClosedMonoNS+u > s.StartMonoNS { // its own launch was still arriving
+	if v.ClosedMonoNS+u > s.StartMonoNS || // its own launch was still arriving
+		st.untimedNS.Load() >= v.EnqueueMonoNS {
 		fewer = unsure
 	}
-	kernels := 0
+	kernels, head := 0, st.head
 	for range lookBehind {
 		if head == 0 {
 			if r.o.StepEnded == nil {
@@ -82,14 +83,14 @@ func (r *Recorder) depthOf(p *pool, head uint32, s *spanring.Span, v *spanring.S
 
 // correct says what a placed span's raw duration holds beyond its work, and how
 // uncertain the rest is. Only kernels are corrected: a lane, a graph or a copy is
-// what its pair measures. v is the span's slot, head the rest of its stream's list.
+// what its pair measures. v is the span's slot, st its stream.
 //
 // A queued pair holds the constant, less where it was shallow, and what lies between
 // where it is not known. A starved one
 // also holds what the host took between its first event and its kernel, or between
 // the kernel and its second event: at the most all of the time from before the
 // launch until after it, and what a GPU that had idled took to wake.
-func (r *Recorder) correct(s *spanring.Span, v *spanring.Slot, durationMS float32, p *pool, head uint32) {
+func (r *Recorder) correct(s *spanring.Span, v *spanring.Slot, durationMS float32, p *pool, st *stream) {
 	u := quantumNS(durationMS) + tickNS
 	if s.Kind == spanring.KindKernel {
 		s.Calibration = r.state.Calibration
@@ -97,7 +98,7 @@ func (r *Recorder) correct(s *spanring.Span, v *spanring.Slot, durationMS float3
 			u += unknownExcessNS
 		} else {
 			take := uint64(r.state.ConstantNS)
-			switch r.depthOf(p, head, s, v) {
+			switch r.depthOf(p, st, s, v) {
 			case shallow:
 				take -= uint64(r.shallowNS)
 			case unsure:

@@ -90,6 +90,37 @@ func TestDepth(t *testing.T) {
 			launch(1)
 			g.end(h)
 		}, []corrected{{shallow, 0}}},
+		{"a kernel without a pair had come before", func(g *rig, s cudaevents.Stream, launch func(n int)) {
+			launch(1)
+			g.r.Untimed(s)
+			g.d.Advance(ms)
+			g.d.Work(s, ms)
+			launch(2)
+			g.d.Advance(2 * ms)
+		}, []corrected{{unsure, 720}, {shallow, 0}, {shallow, 0}}},
+		{"a kernel without a pair comes behind", func(g *rig, s cudaevents.Stream, launch func(n int)) {
+			launch(1)
+			g.settle() // the stream is known
+			g.d.Stall(s)
+			launch(10)
+			g.r.Untimed(s)
+			g.d.Advance(ms)
+			launch(1)
+			g.d.Advance(ms)
+			g.d.Release(s)
+		}, []corrected{
+			{unsure, 720}, {deep, 0}, {deep, 0},
+			{unsure, 720}, {unsure, 720}, {unsure, 720}, {unsure, 720}, {unsure, 720}, {unsure, 720}, {unsure, 720}, {unsure, 720}, {shallow, 0},
+		}},
+		{"a kernel without a pair on another stream", func(g *rig, s cudaevents.Stream, launch func(n int)) {
+			other := g.d.NewStream()
+			l, _ := g.r.Reserve(other, g.kernel(2))
+			g.r.Launched(l, g.d.Launch(l.Pair, other, 5600))
+			g.d.Work(s, ms)
+			launch(1)
+			g.r.Untimed(other)
+			g.d.Advance(2 * ms)
+		}, []corrected{{shallow, 0}}},
 		{"on another stream", func(g *rig, s cudaevents.Stream, launch func(n int)) {
 			g.d.StallAll()
 			launch(1)

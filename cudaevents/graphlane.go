@@ -193,7 +193,7 @@ func (g *GraphLanes) read(p *pool, last bool) (h HarvestStats) {
 			h.Calls += calls
 			if n == 1 {
 				l.begun = false
-				r.landSlot(p, &l.slot, l.pair.Start, 0, &r.times[0], by, r.now(), &h)
+				r.landSlot(p, &l.slot, l.pair.Start, nil, &r.times[0], by, r.now(), &h)
 				continue
 			}
 			if res != NotReady {

@@ -94,7 +94,7 @@ func (r *Recorder) harvestStream(p *pool, st *stream, h *HarvestStats) {
 		}
 		for k := range got {
 			i := st.pop(p)
-			r.land(p, i, st.head, &r.times[k], by, seen, h)
+			r.land(p, i, st, &r.times[k], by, seen, h)
 			p.finish(i)
 		}
 		switch {
@@ -114,21 +114,22 @@ func (r *Recorder) harvestStream(p *pool, st *stream, h *HarvestStats) {
 }
 
 // land judges and writes one complete pair, read against the anchor by and seen
-// complete at seenMonoNS. head is what is left of its stream's list.
-func (r *Recorder) land(p *pool, i, head uint32, t *Times, by *anchor, seenMonoNS int64, h *HarvestStats) {
+// complete at seenMonoNS. It is off the list of its stream st.
+func (r *Recorder) land(p *pool, i uint32, st *stream, t *Times, by *anchor, seenMonoNS int64, h *HarvestStats) {
 	v := p.slots.Get(int(i))
-	r.landSlot(p, &v, p.startEvent(i), head, t, by, seenMonoNS, h)
+	r.landSlot(p, &v, p.startEvent(i), st, t, by, seenMonoNS, h)
 }
 
-// landSlot is land for a pair that need not be the pool's.
-func (r *Recorder) landSlot(p *pool, v *spanring.Slot, start Event, head uint32, t *Times, by *anchor, seenMonoNS int64, h *HarvestStats) {
+// landSlot is land for a pair that need not be the pool's, nor a lane on a stream: st
+// may be nil for that.
+func (r *Recorder) landSlot(p *pool, v *spanring.Slot, start Event, st *stream, t *Times, by *anchor, seenMonoNS int64, h *HarvestStats) {
 	s := &r.span
 	if why := r.place(s, p, start, v, t, by, seenMonoNS, h); why != spanring.FailNone {
 		r.failed(v, why)
 		h.Failed++
 		return
 	}
-	r.correct(s, v, t.DurationMS, p, head)
+	r.correct(s, v, t.DurationMS, p, st)
 	e := s.Words()
 	r.w.Append(&e)
 	r.w.Add(spanring.CtrLanded, 1)

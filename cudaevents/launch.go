@@ -47,6 +47,14 @@ func (r *Recorder) Reserve(s Stream, m *Meta) (Launch, Outcome) {
 	return Launch{p.cells[i].pair, i, gen, s, st}, BeginOK
 }
 
+// Untimed says that a kernel is launched on s that gets no pair while others on s do:
+// how many wait behind those is not known. It reads the clock.
+func (r *Recorder) Untimed(s Stream) {
+	if st := r.lookup(s); st != nil {
+		st.untimedNS.Store(r.now())
+	}
+}
+
 // Launched reports what became of a reserved launch and reports whether its span
 // is on its way. A launch on a capturing stream was no span: its slot goes back
 // and it is counted as capturing. A launch that the driver refused, or whose

@@ -23,6 +23,10 @@ type stream struct {
 
 	head, tail uint32 // the harvester's list, oldest first; slot + 1
 	seen       bool   // the sweep's mark
+
+	// untimedNS is when a kernel without a pair was last launched, CLOCK_MONOTONIC, as
+	// far as the recorder is told.
+	untimedNS atomic.Int64
 }
 
 const retired = ^uint32(0)

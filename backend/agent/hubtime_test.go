@@ -224,6 +224,13 @@ func TestHubDepth(t *testing.T) {
 	e.script("kernelns 20000000\n stall 0 1\n arm 1\n step 0 = 5 1\n begin 0 0 1 0 = 1\n launch 0 0\n sleepms 1\n stall 0 0\n sleepms 2\n launch 0 0\n sleepms 45\n end 0\n endstep 0\n drain = 0")
 	want[of{5, 2}] = 3040 - 360
 
+	// One without a pair comes behind the second: it is of no step.
+	e.script("kernelns 20000\n stall 0 1\n arm 1\n step 0 = 6 1\n launch 0 0 = 1\n launch 0 0 = 1\n launch 0 -1 = 0\n sleepms 1\n launch 0 0 = 1\n sleepms 1\n stall 0 0\n sleepms 5\n endstep 0\n drain = 0")
+	want[of{6, 1}], want[of{6, 2}], want[of{6, 3}] = 3040-360, 3040-360, 3040-720
+	// A launch that overlaps others says so from outside.
+	e.script("stall 0 1\n arm 1\n step 0 = 7 1\n launch 0 0 = 1\n untimed 0\n sleepms 1\n launch 0 0 = 1\n sleepms 1\n stall 0 0\n sleepms 5\n endstep 0\n drain = 0")
+	want[of{7, 1}], want[of{7, 2}] = 3040-360, 3040-720
+
 	spans := e.landed()
 	for at, by := range want {
 		s, ok := spans[[2]uint64{at.step, at.ordinal}]

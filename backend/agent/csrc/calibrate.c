@@ -242,10 +242,12 @@ typedef enum depth {
 
 // depth_of finds out what waited behind a placed span. The list holds all that was
 // enqueued on its stream before it ended and was timed; once the span's step had ended
-// on the host, there may have been more.
-static depth depth_of(lt_context *c, lt_pool *p, uint32_t head, const lt_slot *v, const lt_span *s) {
+// on the host, or when a launch was not timed since, there may have been more.
+static depth depth_of(lt_context *c, lt_pool *p, const lt_stream *st, const lt_slot *v, const lt_span *s) {
   const int64_t end = s->start_mono_ns + (int64_t)s->raw_ns, u = (int64_t)s->place_uncertainty_ns;
-  const depth fewer = v->closed_mono_ns + u > s->start_mono_ns ? UNSURE : SHALLOW; // its own launch was still arriving
+  const bool arriving = v->closed_mono_ns + u > s->start_mono_ns; // its own launch was
+  const depth fewer = arriving || atomic_load(&st->untimed_ns) >= v->enqueue_mono_ns ? UNSURE : SHALLOW;
+  uint32_t head = st->head;
   int kernels = 0;
   for (int i = 0; i < LOOK_BEHIND; i++) {
     if (head == 0) {
@@ -267,7 +269,7 @@ static depth depth_of(lt_context *c, lt_pool *p, uint32_t head, const lt_slot *v
 // Only kernels are corrected: a lane or a graph is what its pair measures. A starved
 // pair also holds what the host took around its kernel, at most all of the time from
 // before the launch until after it, and what a GPU that had idled took to wake.
-void lt_correct(lt_context *c, lt_pool *p, uint32_t head, const lt_slot *v, lt_span *s, float duration_ms) {
+void lt_correct(lt_context *c, lt_pool *p, const lt_stream *st, const lt_slot *v, lt_span *s, float duration_ms) {
   double u = lt_quantum_ns(duration_ms) + LT_TICK_NS;
   if (s->kind == LT_KIND_KERNEL) {
     s->calibration = c->state.calibration;
@@ -275,7 +277,7 @@ void lt_correct(lt_context *c, lt_pool *p, uint32_t head, const lt_slot *v, lt_s
       u += UNKNOWN_EXCESS_NS;
     } else {
       uint64_t take = c->state.constant_ns;
-      switch (depth_of(c, p, head, v, s)) {
+      switch (depth_of(c, p, st, v, s)) {
       case SHALLOW:
         take -= c->shallow_ns;
         break;

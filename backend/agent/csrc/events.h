@@ -82,6 +82,9 @@ struct lt_stream {
   bool listed, seen;
   int idle_sweeps;
 
+  // When a kernel without a pair was last launched while others had one; CLOCK_MONOTONIC.
+  _Atomic int64_t untimed_ns;
+
   pthread_mutex_t mu; // guards what follows
   int lanes;
   lt_open_lane lane[LT_MAX_NESTING]; // innermost last
@@ -277,8 +280,8 @@ bool lt_anchor_allows(const lt_anchor *a, const lt_bounds *b);
 void lt_clock_publish(lt_context *c, int64_t gpu_ns);
 void lt_calibrate(lt_context *c, void *own);
 // lt_correct says what a placed span's raw duration holds beyond its work, and how
-// uncertain the rest is. v is its slot, head what is left of its stream's list.
-void lt_correct(lt_context *c, lt_pool *p, uint32_t head, const lt_slot *v, lt_span *s, float duration_ms);
+// uncertain the rest is. v is its slot, st its stream, off whose list it is.
+void lt_correct(lt_context *c, lt_pool *p, const lt_stream *st, const lt_slot *v, lt_span *s, float duration_ms);
 
 // lt_context_shut takes every slot out of use and fails what is in flight. With
 // driver, spans whose end was recorded get a second to land first, and the events and

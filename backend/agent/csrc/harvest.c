@@ -113,8 +113,8 @@ static unsigned place(lt_context *c, lt_pool *p, lt_span *s, void *start, const 
   return LT_FAIL_NONE;
 }
 
-// land judges and writes one complete pair. head is what is left of its stream's list.
-static void land(lt_context *c, lt_pool *p, uint32_t slot, uint32_t head, const reading *t, int64_t seen,
+// land judges and writes one complete pair, which is off the list of its stream st.
+static void land(lt_context *c, lt_pool *p, uint32_t slot, const lt_stream *st, const reading *t, int64_t seen,
                  lt_harvest_stats *h) {
   const lt_slot v = lt_slot_get(p->slots, slot);
   lt_span s;
@@ -124,7 +124,7 @@ static void land(lt_context *c, lt_pool *p, uint32_t slot, uint32_t head, const 
     h->failed++;
     return;
   }
-  lt_correct(c, p, head, &v, &s, t->duration_ms);
+  lt_correct(c, p, st, &v, &s, t->duration_ms);
   lt_words e = lt_span_words(&s);
   lt_ring_append(c->hub->ring, &e);
   lt_count(c, LT_CTR_LANDED, 1);
@@ -186,7 +186,7 @@ static bool harvest_stream(lt_context *c, lt_pool *p, lt_stream *st, lt_result u
     const int64_t seen = lt_mono_ns();
     lt_stream_collect(p, st); // all that was enqueued before this one ended
     lt_stream_pop(p, st);
-    land(c, p, i, st->head, &t, seen, h);
+    land(c, p, i, st, &t, seen, h);
     lt_pool_finish(p, i);
   }
   return true;

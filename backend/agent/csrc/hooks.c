@@ -67,6 +67,7 @@ SLOW int slow_launch_ex(fn_launch_ex real, bool per_thread, LT_P_launch_ex) {
   lt_step own = lt_steps_launch(s);
   if (lt_timing() && programmatic(config)) {
     lt_steps_overlapping();
+    lt_launch_untimed(s);
     return real(LT_A_launch_ex);
   }
   TIMED(LT_LAUNCH_KERNEL, s, lt_function_name(f), real(LT_A_launch_ex));

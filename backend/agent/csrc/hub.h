@@ -234,6 +234,10 @@ typedef struct lt_launch {
 // lt_timing first. [hot]
 int lt_launch_begin(lt_launch *l, int kind, void *stream, uint32_t name, lt_step own);
 
+// lt_launch_untimed says that a kernel is launched that gets no pair though others may:
+// how many wait behind those is not known. Ask lt_timing first. [hot]
+void lt_launch_untimed(void *stream);
+
 // lt_launch_end records the end behind the launch, which returned result. Call it at
 // once: whether the start is still pending now is what tells a queued launch from a
 // starved one. [hot]

@@ -174,6 +174,21 @@ static lt_pool *timed_pool(lt_context *c) {
   return p == NULL || atomic_load_explicit(&p->closed, memory_order_relaxed) ? NULL : p;
 }
 
+// untimed notes that a kernel is launched without a pair, and says so.
+static int untimed(lt_stream *s, int kind) {
+  if (kind == LT_LAUNCH_KERNEL)
+    atomic_store(&s->untimed_ns, lt_mono_ns());
+  return 0;
+}
+
+void lt_launch_untimed(void *stream) {
+  lt_hub *h = lt_the_hub();
+  lt_context *c = h != NULL ? lt_current_context(h) : NULL;
+  lt_stream *s = c != NULL ? lt_stream_find(c, stream, false) : NULL;
+  if (s != NULL)
+    untimed(s, LT_LAUNCH_KERNEL);
+}
+
 int lt_launch_begin(lt_launch *l, int kind, void *stream, uint32_t name, lt_step own) {
   if (!lt_timing() || lt_hub_level() < LT_LEVEL_KERNEL)
     return 0;
@@ -197,15 +212,15 @@ int lt_launch_begin(lt_launch *l, int kind, void *stream, uint32_t name, lt_step
   pthread_mutex_unlock(&s->mu);
   if (step == 0) {
     lt_count(c, LT_CTR_UNATTRIBUTED, 1);
-    return 0;
+    return untimed(s, kind);
   }
   if (!lt_step_armed(step) || !lt_step_open_span(h, step, &m.ordinal))
-    return 0;
+    return untimed(s, kind);
   m.step = lt_step_id(step);
   lt_pool *p = timed_pool(c);
   lt_outcome o = p != NULL ? lt_pool_take(p, &l->slot, &l->generation) : LT_BEGIN_OFF;
   if (!lt_step_began(h, step, o))
-    return 0;
+    return untimed(s, kind);
   lt_slot v = slot_of(&m, c, s, lt_mono_ns(), false);
   lt_pool_open(p, l->slot, l->generation, &v);
   lt_recorded rec = lt_record(c, p->cell[l->slot].start, s);

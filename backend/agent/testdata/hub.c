@@ -317,6 +317,9 @@ static void act(char *text) {
     puts("0");
   } else if (is(op, "launch")) { // stream, own step or -1
     printf("%d\n", launch(stream[a], LT_LAUNCH_KERNEL, b < 0 ? 0 : step[b], lt_ring_name_z(lt_hub_ring(), LT_NAME_KERNEL, "work")));
+  } else if (is(op, "untimed")) { // stream
+    lt_launch_untimed(stream[a]);
+    puts("0");
   } else if (is(op, "halflaunch")) { // the context ends, and with 1 comes again, during a launch
     lt_launch l;
     int timed = lt_launch_begin(&l, LT_LAUNCH_KERNEL, stream[a], 0, step[b]);
