@@ -74,28 +74,34 @@ func dockerfile(t *testing.T) (out []instruction) {
 	return out
 }
 
-// binary builds with the Dockerfile's own command.
+// build builds with the Dockerfile's own command and argument.
+func build(t *testing.T, to, nvml string) error {
+	var build string
+	for _, i := range dockerfile(t) {
+		if i.name == "RUN" && strings.Contains(i.args, "go build") {
+			build = i.args
+		}
+	}
+	if !strings.Contains(build, "-o /out/lanetrace ") {
+		return fmt.Errorf("no build in the Dockerfile: %q", build)
+	}
+	c := exec.Command("sh", "-ec", strings.ReplaceAll(build, "/out/lanetrace", to))
+	c.Dir = "../.." // what is copied to /src
+	c.Env = append(os.Environ(), "NVML="+nvml)
+	if out, err := c.CombinedOutput(); err != nil {
+		return fmt.Errorf("%s: %w\n%s", build, err, out)
+	}
+	return nil
+}
+
+// binary is the one of the Dockerfile as it is.
 func binary(t *testing.T) string {
 	t.Helper()
 	image.once.Do(func() {
-		var build string
-		for _, i := range dockerfile(t) {
-			if i.name == "RUN" && strings.Contains(i.args, "go build") {
-				build = i.args
-			}
-		}
 		if image.dir, image.err = os.MkdirTemp("", "lanetrace-image-"); image.err != nil {
 			return
 		}
-		if !strings.Contains(build, "-o /out/lanetrace ") {
-			image.err = fmt.Errorf("no build in the Dockerfile: %q", build)
-			return
-		}
-		c := exec.Command("sh", "-ec", strings.ReplaceAll(build, "/out/lanetrace", filepath.Join(image.dir, "lanetrace")))
-		c.Dir = "../.." // what is copied to /src
-		if out, err := c.CombinedOutput(); err != nil {
-			image.err = fmt.Errorf("%s: %w\n%s", build, err, out)
-		}
+		image.err = build(t, filepath.Join(image.dir, "lanetrace"), "0")
 		if err := os.Chmod(image.dir, 0o755); err != nil {
 			image.err = errors.Join(image.err, err)
 		}
@@ -192,6 +198,27 @@ func TestDockerfile(t *testing.T) {
 		t.Error("the binary is not stripped")
 	}
 	if out, err := exec.Command(binary(t), "version").CombinedOutput(); err != nil || !bytes.Contains(out, []byte("cgo off")) {
+		t.Errorf("version: %v\n%s", err, out)
+	}
+}
+
+// With NVML=1 it reads GPUs, and needs the C library for that and nothing else.
+func TestDockerfileNVML(t *testing.T) {
+	to := filepath.Join(t.TempDir(), "lanetrace")
+	if err := build(t, to, "1"); err != nil {
+		t.Fatal(err)
+	}
+	f, err := elf.Open(to)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if libs, err := f.ImportedLibraries(); err != nil || !slices.Contains(libs, "libc.so.6") || slices.ContainsFunc(libs, func(l string) bool {
+		return !slices.Contains([]string{"libc.so.6", "libresolv.so.2", "libdl.so.2", "libpthread.so.0", "libm.so.6", "ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1"}, l)
+	}) {
+		t.Errorf("the binary needs %v, %v", libs, err)
+	}
+	if out, err := exec.Command(to, "version").CombinedOutput(); err != nil || !bytes.Contains(out, []byte("cgo on")) {
 		t.Errorf("version: %v\n%s", err, out)
 	}
 }
@@ -501,6 +528,11 @@ func TestSystemd(t *testing.T) {
 	if d := cmp.Diff(map[string]string{"LANETRACE_DIR": env["LANETRACE_DIR"], "LANETRACE_GROUP": env["LANETRACE_GROUP"]}, environment(unit(t, "systemd/engine.conf"))); d != "" {
 		t.Errorf("engines have other settings:\n%s", d)
 	}
+	// The unit gives no device; its drop-in the driver's, and no others.
+	want := map[string][]string{"PrivateDevices": {"no"}, "DevicePolicy": {"closed"}, "DeviceAllow": {"char-nvidia* rw"}, "ProcSubset": {"all"}}
+	if d := cmp.Diff(want, unit(t, "systemd/gpus.conf")); d != "" {
+		t.Errorf("gpus.conf (-want +got):\n%s", d)
+	}
 	if limit, goLimit := mebibytes(t, u["MemoryMax"][0]), mebibytes(t, env["GOMEMLIMIT"]); goLimit != limit*8/10 {
 		t.Errorf("GOMEMLIMIT is %d MiB of %d", goLimit, limit)
 	}
@@ -534,8 +566,21 @@ func TestSystemdAnalyze(t *testing.T) {
 	if err := os.WriteFile(p, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if out := tool(t, "systemd-analyze", "verify", "--man=no", p); strings.Contains(out, "lanetrace") {
-		t.Errorf("verify:\n%s", out)
+	for _, dropIn := range []bool{true, false} {
+		dir := p + ".d"
+		if dropIn {
+			if err := os.Mkdir(dir, 0o700); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(filepath.Join(dir, "gpus.conf"), []byte(read(t, "systemd/gpus.conf")), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		} else if err := os.RemoveAll(dir); err != nil {
+			t.Fatal(err)
+		}
+		if out := tool(t, "systemd-analyze", "verify", "--man=no", p); strings.Contains(out, "lanetrace") {
+			t.Errorf("verify, with its drop-in %v:\n%s", dropIn, out)
+		}
 	}
 	out := tool(t, "systemd-analyze", "--no-pager", "security", "--offline=true", p)
 	m := regexp.MustCompile(`Overall exposure level for lanetrace.service: ([0-9.]+)`).FindStringSubmatch(out)
