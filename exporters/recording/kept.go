@@ -93,13 +93,6 @@ func (k *Kept) look(path string, runs map[spanring.RunID]*KeptRun) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, f.Close()) }()
-	if f.HasReadings() {
-		p, err := f.readingsPart()
-		if err != nil {
-			return err
-		}
-		k.readings = append(k.readings, p)
-	}
 	for i, ri := range f.Runs() {
 		p := keptPart{path, i, ri.StartMonoNS + ri.WallOffsetNS, ri.EndMonoNS + ri.WallOffsetNS}
 		r := runs[ri.Info.RunID]
@@ -113,7 +106,14 @@ func (k *Kept) look(path string, runs map[spanring.RunID]*KeptRun) (err error) {
 		r.StartUnixNS = min(r.StartUnixNS, p.startUnixNS)
 		r.parts = append(r.parts, p)
 	}
-	return nil
+	if !f.HasReadings() {
+		return nil
+	}
+	p, err := f.readingsPart()
+	if err == nil {
+		k.readings = append(k.readings, p)
+	}
+	return err
 }
 
 // Runs are the runs that were under way between two times, in Unix ns, in the
@@ -138,7 +138,8 @@ func (k *Kept) Runs(sinceUnixNS, untilUnixNS int64) []KeptRun {
 	return out
 }
 
-// Damage are the recordings of which nothing could be read, each an [Error].
+// Damage are the recordings of which nothing could be read, or none of the readings of
+// devices, each an [Error].
 func (k *Kept) Damage() error { return errors.Join(k.damage...) }
 
 // Source begins to read the run from its first entry. The caller closes it.

@@ -172,6 +172,33 @@ func TestReadingsDamaged(t *testing.T) {
 	}
 }
 
+// Of a recording in a directory whose readings are damaged the runs are there, and the
+// damage is said.
+func TestKeptReadingsDamaged(t *testing.T) {
+	b := withReadings(t, Options{FlushEvery: time.Second}, 5*time.Second)
+	dir := t.TempDir()
+	at, typ := blockAt(t, b)
+	for i := range at {
+		if typ[i] == blockReadings {
+			b[at[i]+blockHeaderSize+5] ^= 0x10
+			break
+		}
+	}
+	if err := os.WriteFile(filepath.Join(dir, "a"+Suffix), b, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	k, err := OpenDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := len(k.Runs(0, 0)); n != 1 || !errors.Is(k.Damage(), ErrDamaged) {
+		t.Errorf("%d runs, damage %v", n, k.Damage())
+	}
+	if r, err := k.Readings(0, 0); r != nil || err != nil {
+		t.Errorf("readings %v, %v", r, err)
+	}
+}
+
 // A store keeps readings in segments of their own, which go on where the last one ended
 // and are read as one; what two of them hold is there once.
 func TestKeptReadings(t *testing.T) {
