@@ -39,10 +39,14 @@ func main() {
 
 // run compares and prints.
 func (f *flags) run(ctx context.Context, out io.Writer) error {
+	if f.Times < 1 || f.Every <= 0 {
+		return fmt.Errorf("compare %d times every %v: want 1 or more, and a time over 0", f.Times, f.Every)
+	}
 	power, err := f.watchPower(ctx)
 	if err != nil {
 		return err
 	}
+	defer power.stop()
 	first, err := f.scrape(ctx)
 	if err != nil {
 		return err
@@ -113,8 +117,11 @@ func (f *flags) scrape(ctx context.Context) (exposition, error) {
 	}
 	defer res.Body.Close()
 	b, err := io.ReadAll(res.Body)
-	if err != nil || res.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("scrape %s: %s: %w", f.Metrics, res.Status, err)
+	if err != nil {
+		return nil, fmt.Errorf("scrape %s: %w", f.Metrics, err)
+	}
+	if res.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("scrape %s: %s", f.Metrics, res.Status)
 	}
 	return exposition(strings.Split(string(b), "\n")), nil
 }

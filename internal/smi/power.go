@@ -48,7 +48,7 @@ func (f *flags) watchPower(ctx context.Context) (*powerWatch, error) {
 	return w, nil
 }
 
-// stop ends it and returns the samples by device.
+// stop ends it and returns the samples by device. It may be called again.
 func (w *powerWatch) stop() map[string][]sample {
 	w.cancel()
 	<-w.done

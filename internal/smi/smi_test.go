@@ -87,9 +87,21 @@ echo "` + uuid + `, 605.5, 1980, 3201, 62, 1000, 143771, 97, 55, 0, [N/A], [N/A]
 		t.Errorf("no energy:\n%s", out.String())
 	}
 
-	for _, bad := range []flags{{Metrics: s.URL, Command: "/no/such", Times: 1, Every: 1}, {Metrics: "http://127.0.0.1:1", Command: smi, Times: 1, Every: 1}} {
-		if err := bad.run(t.Context(), &out); err == nil {
-			t.Errorf("%+v: no error", bad)
+	// What fails says why, and leaves no process and no goroutine behind.
+	gone := httptest.NewServer(http.NotFoundHandler())
+	t.Cleanup(gone.Close)
+	for _, bad := range []struct {
+		flags
+		want string
+	}{
+		{flags{Metrics: s.URL, Command: "/no/such", Times: 1, Every: 1}, "run /no/such: "},
+		{flags{Metrics: "http://127.0.0.1:1", Command: smi, Times: 1, Every: 1}, "scrape: "},
+		{flags{Metrics: gone.URL, Command: smi, Times: 1, Every: 1}, "scrape " + gone.URL + ": 404 Not Found"},
+		{flags{Metrics: s.URL, Command: smi, Times: 0, Every: 1}, "compare 0 times every 1ns: want 1 or more"},
+		{flags{Metrics: s.URL, Command: smi, Times: 2}, "compare 2 times every 0s: want 1 or more"},
+	} {
+		if err := bad.run(t.Context(), &out); err == nil || !strings.HasPrefix(err.Error(), bad.want) || strings.Contains(err.Error(), "%!") {
+			t.Errorf("%+v: %v, want %s", bad.flags, err, bad.want)
 		}
 	}
 	if _, err := parseFields("GPU-1, 2\n", []string{"a", "b"}); err == nil {
