@@ -48,6 +48,7 @@ func (w *Writer) request(r *collector.Request) error {
 			w.bool("gapped", true)
 		}
 		w.int("gpu_lane_ns", r.GPULaneNS)
+		w.int("steps_lanes_untimed", int64(r.StepsUntimed))
 		w.texts("exported_steps", len(r.Exported), func(i int) string { return strconv.FormatUint(r.Exported[i], 10) })
 		w.int("exported_steps_left_out", int64(r.ExportedCount-len(r.Exported)))
 	})

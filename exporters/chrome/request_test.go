@@ -21,7 +21,7 @@ func TestRequests(t *testing.T) {
 	w := NewWriter(&out)
 	requests := map[string]collector.Request{}
 	o := &observer{func(r *collector.Request) { requests[requestName(&r.TraceContext)] = *r }}
-	p, err := collector.NewProcessor(synth.New(synth.Options{Duration: 100 * time.Millisecond, RequestEvery: 5, Model: "org/model"}), collector.ProcessorOptions{
+	p, err := collector.NewProcessor(synth.New(synth.Options{Duration: 100 * time.Millisecond, RequestEvery: 5, LaneEvery: 4, Model: "org/model"}), collector.ProcessorOptions{
 		Exporter: w, Selector: collector.SelectAll{}, Observers: []collector.Observer{o},
 	})
 	if err != nil {
@@ -62,13 +62,20 @@ func TestRequests(t *testing.T) {
 			}
 			for k, want := range map[string]int64{
 				"prompt_tokens": int64(r.PromptTokens), "output_tokens": int64(r.OutputTokens), "steps": int64(r.Steps), "steps_open": 0,
-				"gpu_lane_ns": r.GPULaneNS, "exported_steps_left_out": 0,
+				"gpu_lane_ns": r.GPULaneNS, "steps_lanes_untimed": int64(r.StepsUntimed), "exported_steps_left_out": 0,
 			} {
 				if s := fmt.Sprint(b.Args[k]); s != fmt.Sprint(want) {
 					t.Errorf("%s of %s is %s, want %d", k, name, s, want)
 				}
 			}
 		}
+	}
+	untimed := 0
+	for _, r := range requests {
+		untimed += r.StepsUntimed
+	}
+	if untimed == 0 {
+		t.Error("no step's lanes were left out")
 	}
 	if len(got) != len(requests) || len(got) < 5 {
 		t.Errorf("%d requests written of %d", len(got), len(requests))

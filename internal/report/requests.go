@@ -13,7 +13,7 @@ import (
 // own.
 type requestStat struct {
 	taken, gpu     sketch // from begin to end, and the time of lanes of their steps
-	steps          uint64
+	steps, untimed uint64 // untimed: of the steps, those whose lanes were left out
 	prompt, output uint64
 }
 
@@ -23,6 +23,7 @@ func (r *Run) ObserveRequest(q *collector.Request) {
 	s.taken.add(uint64(max(0, q.EndNS-q.BeginNS)))
 	s.gpu.add(uint64(max(0, q.GPULaneNS)))
 	s.steps += uint64(q.Steps)
+	s.untimed += uint64(q.StepsUntimed)
 	s.prompt += uint64(q.PromptTokens)
 	s.output += uint64(q.OutputTokens)
 }
@@ -38,6 +39,9 @@ func (r *Run) requestTable(b *strings.Builder) {
 		append([]string{"whole", Count(s.taken.n)}, stats(&s.taken)...),
 		append([]string{"lanes of their steps", Count(s.gpu.n)}, stats(&s.gpu)...),
 	})
+	if s.untimed > 0 {
+		fmt.Fprintf(b, "  of %s of their %s steps the lanes were left out to stay within their budget\n", Count(s.untimed), Count(s.steps))
+	}
 	fmt.Fprintf(b, "  %s steps linked, %s tokens generated from %s of prompts\n", Count(s.steps), Count(s.output), Count(s.prompt))
 }
 
@@ -52,6 +56,9 @@ func (l *Lines) ExportRequest(q *collector.Request) {
 			hex.EncodeToString(q.TraceID[:]), q.Steps, microseconds(q.GPULaneNS), q.OutputTokens, q.PromptTokens)
 		if q.StepsOpen > 0 {
 			detail += fmt.Sprintf(", %d steps still open", q.StepsOpen)
+		}
+		if q.StepsUntimed > 0 {
+			detail += fmt.Sprintf(", lanes of %d steps left out", q.StepsUntimed)
 		}
 		l.row(q.Engine, q.UnixNS(q.BeginNS), "-", "request", 0, q.EndNS-q.BeginNS, detail)
 		if _, err := l.w.Write(l.b); err != nil {
@@ -70,12 +77,13 @@ type RequestsReport struct {
 	Taken        Distribution `json:"taken"`
 	GPULanes     Distribution `json:"gpu_lanes"`
 	Steps        uint64       `json:"linked_steps"`
+	Untimed      uint64       `json:"linked_steps_lanes_untimed"` // gpu_lanes lacks their time
 	PromptTokens uint64       `json:"prompt_tokens"`
 	OutputTokens uint64       `json:"output_tokens"`
 }
 
 func (s *requestStat) report() RequestsReport {
-	return RequestsReport{distribution(&s.taken), distribution(&s.gpu), s.steps, s.prompt, s.output}
+	return RequestsReport{distribution(&s.taken), distribution(&s.gpu), s.steps, s.untimed, s.prompt, s.output}
 }
 
 // RankReport is an engine's place in its parallel groups; -1 is none.

@@ -26,10 +26,11 @@ func TestRequests(t *testing.T) {
 		d.SumNS += uint64(ns)
 		d.MaxNS = max(d.MaxNS, uint64(ns))
 	}
-	e := read(t, synth.Options{Duration: 500 * time.Millisecond, RequestEvery: 4, Model: "org/model"}, r, &requestObserver{func(q *collector.Request) {
+	e := read(t, synth.Options{Duration: 500 * time.Millisecond, RequestEvery: 4, LaneEvery: 4, Model: "org/model"}, r, &requestObserver{func(q *collector.Request) {
 		add(&want.Taken, q.EndNS-q.BeginNS)
 		add(&want.GPULanes, q.GPULaneNS)
 		want.Steps += uint64(q.Steps)
+		want.Untimed += uint64(q.StepsUntimed)
 		want.PromptTokens += uint64(q.PromptTokens)
 		want.OutputTokens += uint64(q.OutputTokens)
 	}})
@@ -41,7 +42,7 @@ func TestRequests(t *testing.T) {
 		}
 		d.P50NS, d.P99NS = 0, 0
 	}
-	if d := cmp.Diff(want, got); d != "" || got.Taken.Count < 10 {
+	if d := cmp.Diff(want, got); d != "" || got.Taken.Count < 10 || got.Untimed == 0 || got.Untimed >= got.Steps {
 		t.Errorf("(-want +got):\n%s", d)
 	}
 	if doc.Model != "org/model" || doc.Rank != (RankReport{-1, -1, -1, -1}) {
@@ -51,7 +52,8 @@ func TestRequests(t *testing.T) {
 		t.Errorf("step %+v", doc.Step)
 	}
 	text := r.Text(e)
-	for _, s := range []string{"  model   org/model", "REQUESTS (traced)", "lanes of their steps", "tokens generated from"} {
+	for _, s := range []string{"  model   org/model", "REQUESTS (traced)", "lanes of their steps", "tokens generated from",
+		"  of " + Count(got.Untimed) + " of their " + Count(got.Steps) + " steps the lanes were left out"} {
 		if !strings.Contains(text, s) {
 			t.Errorf("no %q in:\n%s", s, text)
 		}
@@ -69,7 +71,7 @@ func TestRequests(t *testing.T) {
 func TestRequestLines(t *testing.T) {
 	var out bytes.Buffer
 	l := NewLines(&out)
-	p, err := collector.NewProcessor(synth.New(synth.Options{Duration: 60 * time.Millisecond, RequestEvery: 4}), collector.ProcessorOptions{
+	p, err := collector.NewProcessor(synth.New(synth.Options{Duration: 60 * time.Millisecond, RequestEvery: 4, LaneEvery: 4}), collector.ProcessorOptions{
 		Exporter: l, Selector: collector.SelectAll{},
 	})
 	if err != nil {
@@ -82,17 +84,20 @@ func TestRequestLines(t *testing.T) {
 	if a.Sidecar.Exported != a.Sidecar.Received || a.Sidecar.Received != a.Producer.Landed {
 		t.Errorf("account %+v", a)
 	}
-	steps, requests := 0, 0
+	steps, requests, leftOut := 0, 0, 0
 	for s := range strings.Lines(out.String()) {
 		switch {
 		case strings.Contains(s, "  request  ") && strings.Contains(s, " tokens from ") && strings.Contains(s, "  trace "):
 			requests++
+			if strings.Contains(s, " steps left out") {
+				leftOut++
+			}
 		case strings.Contains(s, "  step  ") && strings.Contains(s, ", requests "):
 			steps++
 		}
 	}
-	if n := p.Engine().Requests().Ended; n == 0 || requests != int(n) {
-		t.Errorf("%d lines of %d requests", requests, n)
+	if n := p.Engine().Requests().Ended; n == 0 || requests != int(n) || leftOut == 0 {
+		t.Errorf("%d lines of %d requests, %d with lanes left out", requests, n, leftOut)
 	}
 	if n := a.Producer.Landed; steps == 0 || uint64(steps) > n {
 		t.Errorf("%d steps say that they worked for requests", steps)
