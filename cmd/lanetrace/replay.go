@@ -101,7 +101,9 @@ func (c *replayCmd) Run(a *app) (err error) {
 			p.waiting = append(p.waiting, &replayRun{playable: r, options: po})
 		}
 	}
-	if len(p.waiting) == 0 && runs.damage == nil {
+	// Readings alone have metrics.
+	alone := len(there) == 0 && runs.readings != nil && metrics != nil
+	if len(p.waiting) == 0 && runs.damage == nil && !alone {
 		if runs.dir && len(there) == 0 {
 			return fmt.Errorf("nothing was recorded in %s at that time", c.Path)
 		}
@@ -120,7 +122,7 @@ func (c *replayCmd) Run(a *app) (err error) {
 	if err == nil {
 		err = runs.damage
 	}
-	if err == nil && left.passed == 0 {
+	if err == nil && left.passed == 0 && !alone {
 		if selected != nil {
 			a.say("no step was selected: --every 1 --budget 0 selects all of them")
 		} else {

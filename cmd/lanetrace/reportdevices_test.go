@@ -121,6 +121,19 @@ func TestReportOnGPUsAlone(t *testing.T) {
 	}
 }
 
+// Where no engine ran there are metrics all the same, of a file and of a directory.
+func TestReplayGPUsAlone(t *testing.T) {
+	path := onlyReadings(t, 1, 2)
+	for _, from := range []string{path, filepath.Dir(path)} {
+		text, stderr := runs(t, 0, "replay", from, "--metrics", "-")
+		power := series{"hw_power_watts", []string{"GPU-02"}, func(v float64) bool { return v == 123.456 }}
+		if power.line(text) == "" || stderr != "" {
+			t.Errorf("%s: stderr %q\n%s", from, stderr, text)
+		}
+		runs(t, 1, "replay", from)
+	}
+}
+
 // What is damaged, or none, is said; what was read is reported.
 func TestReportOnBadReadings(t *testing.T) {
 	path := badReadings(t)
