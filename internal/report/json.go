@@ -202,6 +202,7 @@ type ContextReport struct {
 type ExemplaryStepReport struct {
 	Number        uint64        `json:"step"`
 	Armed         bool          `json:"armed"`
+	Untimed       bool          `json:"lanes_untimed"`
 	BatchSize     uint32        `json:"batch_size"`
 	DecodeTokens  uint32        `json:"decode_tokens"`
 	PrefillTokens uint32        `json:"prefill_tokens"`
@@ -324,7 +325,7 @@ func exemplaryReport(s *collector.Step) *ExemplaryStepReport {
 		return nil
 	}
 	begin, end := s.Bounds()
-	out := &ExemplaryStepReport{Number: s.Number, Armed: s.Armed, DurationNS: end - begin, HostNS: s.HostNS(), Derived: derivedReport(&s.Derived), Requests: linkTexts(s), LeftOut: s.LinksDropped(), Spans: []SpanReport{}}
+	out := &ExemplaryStepReport{Number: s.Number, Armed: s.Armed, Untimed: s.Untimed, DurationNS: end - begin, HostNS: s.HostNS(), Derived: derivedReport(&s.Derived), Requests: linkTexts(s), LeftOut: s.LinksDropped(), Spans: []SpanReport{}}
 	if s.HasAttrs {
 		out.BatchSize, out.DecodeTokens, out.PrefillTokens = s.Attrs.BatchSize, s.Attrs.DecodeTokens, s.Attrs.PrefillTokens
 		out.GraphMode = s.Attrs.GraphMode.String()

@@ -129,6 +129,9 @@ func stepDetail(s *collector.Step, reason collector.ExportReason) string {
 	if s.Armed {
 		parts = append(parts, "armed")
 	}
+	if s.Untimed {
+		parts = append(parts, "lanes not timed")
+	}
 	if s.HasAttrs {
 		a := &s.Attrs
 		parts = append(parts, fmt.Sprintf("batch %d, decode tokens %d, prefill tokens %d, %s", a.BatchSize, a.DecodeTokens, a.PrefillTokens, a.GraphMode))

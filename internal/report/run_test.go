@@ -33,11 +33,12 @@ func read(t *testing.T, o synth.Options, obs ...collector.Observer) *collector.E
 
 // What timing cost stands in the report, and what of it was left out.
 func TestOverheadIsReported(t *testing.T) {
-	var untimed, lanes, kernels, hosts uint64
+	var untimed, lanes, kernels, hosts, shown uint64
 	r := New(Options{})
 	e := read(t, synth.Options{Duration: 2 * time.Second, LaneEvery: 4, KernelEvery: 64}, r, collector.ObserverFunc(func(s *collector.Step) {
 		if s.Untimed {
 			untimed++
+			shown = s.Number
 		}
 		if !s.Armed {
 			hosts++
@@ -71,6 +72,23 @@ func TestOverheadIsReported(t *testing.T) {
 		if !strings.Contains(text, want) {
 			t.Errorf("no %q in\n%s", want, text)
 		}
+	}
+	// A step whose lanes were left out says so where it is shown.
+	r = New(Options{Step: shown})
+	var lines bytes.Buffer
+	l := NewLines(&lines)
+	e = read(t, synth.Options{Duration: 2 * time.Second, LaneEvery: 4, KernelEvery: 64}, r, collector.ObserverFunc(func(s *collector.Step) {
+		if s.Number == shown {
+			if err := l.write(s, collector.ExportAll); err != nil {
+				t.Error(err)
+			}
+		}
+	}))
+	if d := r.Report(e); d.Step == nil || d.Step.Number != shown || !d.Step.Untimed || !strings.Contains(r.Text(e), "step "+Count(shown)+", lanes not timed") {
+		t.Errorf("step %+v in\n%s", d.Step, r.Text(e))
+	}
+	if !strings.Contains(lines.String(), ", lanes not timed") {
+		t.Errorf("%q", lines.String())
 	}
 	// A producer that does not say has no such table.
 	if text := New(Options{}).Text(read(t, synth.Options{Duration: time.Nanosecond})); strings.Contains(text, "OVERHEAD") {

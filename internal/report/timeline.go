@@ -88,6 +88,9 @@ func title(s *collector.Step, w int, lengthNS int64) string {
 	if s.Armed {
 		parts = append(parts, "armed")
 	}
+	if s.Untimed {
+		parts = append(parts, "lanes not timed")
+	}
 	if s.HasAttrs {
 		a := &s.Attrs
 		parts = append(parts, "batch "+Count(uint64(a.BatchSize)))
