@@ -87,8 +87,8 @@ func TestOverheadIsReported(t *testing.T) {
 	if d := r.Report(e); d.Step == nil || d.Step.Number != shown || !d.Step.Untimed || !strings.Contains(r.Text(e), "step "+Count(shown)+", lanes not timed") {
 		t.Errorf("step %+v in\n%s", d.Step, r.Text(e))
 	}
-	if !strings.Contains(lines.String(), ", lanes not timed") {
-		t.Errorf("%q", lines.String())
+	if err := l.Close(); err != nil || !strings.Contains(lines.String(), ", lanes not timed") {
+		t.Errorf("%v in %q", err, lines.String())
 	}
 	// A producer that does not say has no such table.
 	if text := New(Options{}).Text(read(t, synth.Options{Duration: time.Nanosecond})); strings.Contains(text, "OVERHEAD") {
