@@ -46,8 +46,11 @@ func TestNVMLIsNamedOnce(t *testing.T) {
 		t.Errorf("without NVML: %q", ls)
 	}
 	for _, nvml := range []bool{false, true} {
-		_, stderr := runs(t, 0, "run", "--dir", rings, "--listen", "127.0.0.1:0", "--no-report", fmt.Sprintf("--nvml=%v", nvml), "--", "sleep", "0.3")
-		if ls := named(stderr); nvml != (len(ls) == 1) || nvml && !strings.HasPrefix(ls[0], warning) {
+		r := start(t, "run", "--dir", rings, "--listen", "127.0.0.1:0", "--no-report", fmt.Sprintf("--nvml=%v", nvml), "--", "sleep", "0.3")
+		if code := r.wait(t); code != 0 {
+			t.Errorf("run: exit code %d, stderr %q", code, r.err.String())
+		}
+		if ls := named(r.err.String()); nvml != (len(ls) == 1) || nvml && !strings.HasPrefix(ls[0], warning) {
 			t.Errorf("run --nvml=%v: %q", nvml, ls)
 		}
 		c := start(t, "record", "--dir", rings, "--out", filepath.Join(base, "x.ltrec"), "--duration", "300ms", fmt.Sprintf("--nvml=%v", nvml))
