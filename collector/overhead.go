@@ -1,6 +1,7 @@
 package collector
 
 import (
+	"math"
 	"sync"
 	"time"
 
@@ -24,8 +25,10 @@ type Overhead struct {
 // Overhead is what timing is reckoned to have cost.
 func (e *Engine) Overhead() Overhead {
 	c, i := e.Counters(), e.Info()
+	// What is no time is a ring's that is damaged or hostile: it is not under 0.
+	ns := func(ctr spanring.Counter) time.Duration { return time.Duration(min(c[ctr], math.MaxInt64)) }
 	return Overhead{
-		StepTime: time.Duration(c[spanring.CtrStepTimeNS]), Kernels: time.Duration(c[spanring.CtrArmedCostNS]), Lanes: time.Duration(c[spanring.CtrLaneCostNS]),
+		StepTime: ns(spanring.CtrStepTimeNS), Kernels: ns(spanring.CtrArmedCostNS), Lanes: ns(spanring.CtrLaneCostNS),
 		KernelStride: i.KernelEvery, LaneStride: i.LaneEvery, Untimed: c[spanring.CtrStepsUntimed],
 	}
 }

@@ -1,6 +1,7 @@
 package collector
 
 import (
+	"math"
 	"testing"
 	"time"
 
@@ -222,5 +223,13 @@ func TestOverhead(t *testing.T) {
 	}
 	if d := cmp.Diff(want, e.Overhead()); d != "" {
 		t.Errorf("(-want +got):\n%s", d)
+	}
+	// A damaged ring's are not under 0.
+	for _, ctr := range []spanring.Counter{spanring.CtrStepTimeNS, spanring.CtrArmedCostNS, spanring.CtrLaneCostNS} {
+		src.counters[ctr] = math.MaxUint64
+	}
+	o := e.Overhead()
+	if k, l := o.Shares(); o.StepTime < 0 || o.Kernels < 0 || o.Lanes < 0 || k != 1 || l != 1 {
+		t.Errorf("%+v, shares %v and %v", o, k, l)
 	}
 }
