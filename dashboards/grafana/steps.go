@@ -27,14 +27,14 @@ func steps() *board {
 				{title: "Lane duration", desc: "Lanes on the GPU by their event pairs.", unit: "s", targets: []target{
 					{expr: quantile("0.5", "lane", "lanetrace_gpu_lane_duration_seconds", lane), legend: "{{lane}} p50"},
 					{expr: quantile("0.99", "lane", "lanetrace_gpu_lane_duration_seconds", lane), legend: "{{lane}} p99", exemplar: true}}},
-				{title: "Lane time", desc: "GPU seconds a second of each lane of steps that were not armed.", kind: areas, unit: "percentunit", targets: []target{
+				{title: "Lane time", desc: "GPU seconds a second of each lane of steps that were not armed. With a budget for lanes, those that were timed.", kind: areas, unit: "percentunit", targets: []target{
 					{expr: sumRate("lane", sel("lanetrace_gpu_lane_duration_seconds_sum", lane)), legend: "{{lane}}"}}},
 				{title: "Queue delay", desc: "From enqueueing a lane on the host to its start on the GPU: how far the host runs ahead.", unit: "s", targets: []target{
 					{expr: quantile("0.5", "lane", "lanetrace_gpu_lane_queue_delay_seconds", lane), legend: "{{lane}} p50"},
 					{expr: quantile("0.99", "lane", "lanetrace_gpu_lane_queue_delay_seconds", lane), legend: "{{lane}} p99"}}},
 			}},
 			{"GPU time outside lanes", []panel{
-				{title: "GPU time", desc: "What the devices spent their time on: some lane ran (lane), none within a step (in_step), none between steps (between_steps), or the level was too low to see (untimed).", kind: areas, unit: "percentunit", targets: []target{
+				{title: "GPU time", desc: "What the devices spent their time on: some lane ran (lane), none within a step (in_step), none between steps (between_steps), or lanes could not be seen (untimed), the level being too low or lanes left out to stay within their budget.", kind: areas, unit: "percentunit", targets: []target{
 					{expr: sumRate("state", sel("lanetrace_gpu_time_seconds_total")), legend: "{{state}}"}}},
 				{title: "Share of GPU time outside lanes", desc: "Of the time in which lanes could be seen, the part in which none ran.", unit: "percentunit", targets: []target{
 					{expr: sumRate("engine", sel("lanetrace_gpu_time_seconds_total", `state=~"in_step|between_steps"`)) + " / (" +
