@@ -83,7 +83,7 @@ func (r *Recorder) depthOf(p *pool, st *stream, s *spanring.Span, v *spanring.Sl
 
 // correct says what a placed span's raw duration holds beyond its work, and how
 // uncertain the rest is. Only kernels are corrected: a lane, a graph or a copy is
-// what its pair measures. v is the span's slot, st its stream.
+// what its pair measures. v is the span's slot, st its stream, nil for a lane inside a graph.
 //
 // A queued pair holds the constant, less where it was shallow, and what lies between
 // where it is not known. A starved one
@@ -110,11 +110,15 @@ func (r *Recorder) correct(s *spanring.Span, v *spanring.Slot, durationMS float3
 		}
 		if s.Gap != spanring.GapQueued {
 			u += float64(max(0, v.ClosedMonoNS-v.EnqueueMonoNS))
-			if s.StartMonoNS-r.lastEndNS > asleepAfterNS {
+			if s.StartMonoNS-max(r.endedNS, st.lastEndNS) > asleepAfterNS {
 				u += wakeNS
 			}
 		}
 	}
-	r.lastEndNS = max(r.lastEndNS, s.EndMonoNS())
+	end := s.EndMonoNS()
+	r.lastEndNS = max(r.lastEndNS, end)
+	if st != nil {
+		st.lastEndNS = max(st.lastEndNS, end)
+	}
 	s.DurationUncertaintyNS = uint64(math.Ceil(u))
 }

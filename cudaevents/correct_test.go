@@ -161,6 +161,43 @@ func TestDepth(t *testing.T) {
 	}
 }
 
+// TestWakingOnTwoStreams: which of two spans after a pause the GPU woke for does not
+// follow from which stream was landed first.
+func TestWakingOnTwoStreams(t *testing.T) {
+	g := newRig(t, scripted.Options{CallNS: 500, EventNS: 320, Device: cudaevents.Device{Capability: 90}}, cudaevents.Options{Pairs: 16})
+	s := [2]cudaevents.Stream{g.d.NewStream(), g.d.NewStream()}
+	g.d.SetLatency(func(bool) int64 { return 100 })
+	launch := func(i int) {
+		l, _ := g.r.Reserve(s[i], g.kernel(1))
+		if !g.r.Launched(l, g.d.Launch(l.Pair, s[i], 5600)) {
+			t.Fatal("not launched")
+		}
+		g.d.Advance(ms)
+	}
+	launch(0)
+	launch(1)
+	g.settle()
+	for _, order := range [][]int{{0, 1}, {1, 0}} {
+		g.log()
+		g.d.Advance(30 * ms)
+		for _, i := range append(order, order...) {
+			launch(i)
+		}
+		g.settle()
+		spans, _, _ := g.log()
+		waking := 0
+		for i := range spans {
+			if spans[i].DurationUncertaintyNS > 100_000 {
+				waking++
+			}
+		}
+		// The first on each stream; the second one follows it on its own.
+		if len(spans) != 4 || waking != 2 {
+			t.Errorf("%d of %d spans may have waked the GPU, want 2 of 4", waking, len(spans))
+		}
+	}
+}
+
 // moreThan is how much more uncertain than the spread a span is, but for the
 // coarseness of its duration and for what a starved one adds: four calls of 500 ns,
 // and 100 µs for the first after a long sleep.

@@ -52,6 +52,7 @@ func (r *Recorder) harvest(h *HarvestStats) {
 	}
 	begin := r.now()
 	if r.keepAnchor(p, h) {
+		r.endedNS = r.lastEndNS
 		for _, st := range r.streams.Load().all {
 			r.harvestStream(p, st, h)
 		}

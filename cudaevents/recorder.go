@@ -108,12 +108,14 @@ type Recorder struct {
 	nextSweep int64
 	state     spanring.ContextState
 	shallowNS uint32 // of the calibration, as in state
-	lastEndNS int64  // CLOCK_MONOTONIC: the latest end of a span so far
-	clock     clock
-	anchors   anchors
-	batch     [batchPairs]Pair
-	times     [batchPairs]Times
-	span      spanring.Span // the one being landed
+	// CLOCK_MONOTONIC: the latest end of a span so far, and before this harvest, which
+	// lands streams one after the other.
+	lastEndNS, endedNS int64
+	clock              clock
+	anchors            anchors
+	batch              [batchPairs]Pair
+	times              [batchPairs]Times
+	span               spanring.Span // the one being landed
 
 	identMu   sync.Mutex // serialises changes of streams; guards what follows
 	streamNum uint16

@@ -23,6 +23,7 @@ type stream struct {
 
 	head, tail uint32 // the harvester's list, oldest first; slot + 1
 	seen       bool   // the sweep's mark
+	lastEndNS  int64  // the harvester's: the latest end of a span so far, CLOCK_MONOTONIC
 
 	// untimedNS is when a kernel without a pair was last launched, CLOCK_MONOTONIC, as
 	// far as the recorder is told.

@@ -269,7 +269,7 @@ static depth depth_of(lt_context *c, lt_pool *p, const lt_stream *st, const lt_s
 // Only kernels are corrected: a lane or a graph is what its pair measures. A starved
 // pair also holds what the host took around its kernel, at most all of the time from
 // before the launch until after it, and what a GPU that had idled took to wake.
-void lt_correct(lt_context *c, lt_pool *p, const lt_stream *st, const lt_slot *v, lt_span *s, float duration_ms) {
+void lt_correct(lt_context *c, lt_pool *p, lt_stream *st, const lt_slot *v, lt_span *s, float duration_ms) {
   double u = lt_quantum_ns(duration_ms) + LT_TICK_NS;
   if (s->kind == LT_KIND_KERNEL) {
     s->calibration = c->state.calibration;
@@ -295,11 +295,14 @@ void lt_correct(lt_context *c, lt_pool *p, const lt_stream *st, const lt_slot *v
     }
     if (s->gap != LT_GAP_QUEUED && v->closed_mono_ns > v->enqueue_mono_ns)
       u += (double)(v->closed_mono_ns - v->enqueue_mono_ns);
-    if (s->gap != LT_GAP_QUEUED && s->start_mono_ns - c->last_end_ns > ASLEEP_AFTER_NS)
+    const int64_t ended = st->last_end_ns > c->ended_ns ? st->last_end_ns : c->ended_ns;
+    if (s->gap != LT_GAP_QUEUED && s->start_mono_ns - ended > ASLEEP_AFTER_NS)
       u += WAKE_NS;
   }
   const int64_t end = s->start_mono_ns + (int64_t)s->raw_ns;
   if (end > c->last_end_ns)
     c->last_end_ns = end;
+  if (end > st->last_end_ns)
+    st->last_end_ns = end;
   s->duration_uncertainty_ns = (uint64_t)lt_ceil(u);
 }

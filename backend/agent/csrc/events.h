@@ -81,6 +81,7 @@ struct lt_stream {
   _Atomic(lt_stream *) next; // in the context's list; the harvester's but for the append
   bool listed, seen;
   int idle_sweeps;
+  int64_t last_end_ns; // the harvester's: the latest end of a span so far
 
   // When a kernel without a pair was last launched while others had one; CLOCK_MONOTONIC.
   _Atomic int64_t untimed_ns;
@@ -173,7 +174,9 @@ struct lt_context {
   lt_anchors anchors;
   void *spin_module, *spin; // the calibration's kernel
   uint32_t shallow_ns;      // how much less than the constant a shallow pair holds
-  int64_t last_end_ns;      // the latest end of a span so far
+  // The latest end of a span so far, and before this harvest, which lands streams one
+  // after the other.
+  int64_t last_end_ns, ended_ns;
 
   // The outermost lanes of the step that lands now, from the first's start to the last's
   // end.
@@ -281,7 +284,7 @@ void lt_clock_publish(lt_context *c, int64_t gpu_ns);
 void lt_calibrate(lt_context *c, void *own);
 // lt_correct says what a placed span's raw duration holds beyond its work, and how
 // uncertain the rest is. v is its slot, st its stream, off whose list it is.
-void lt_correct(lt_context *c, lt_pool *p, const lt_stream *st, const lt_slot *v, lt_span *s, float duration_ms);
+void lt_correct(lt_context *c, lt_pool *p, lt_stream *st, const lt_slot *v, lt_span *s, float duration_ms);
 
 // lt_context_shut takes every slot out of use and fails what is in flight. With
 // driver, spans whose end was recorded get a second to land first, and the events and

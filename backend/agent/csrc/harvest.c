@@ -114,7 +114,7 @@ static unsigned place(lt_context *c, lt_pool *p, lt_span *s, void *start, const 
 }
 
 // land judges and writes one complete pair, which is off the list of its stream st.
-static void land(lt_context *c, lt_pool *p, uint32_t slot, const lt_stream *st, const reading *t, int64_t seen,
+static void land(lt_context *c, lt_pool *p, uint32_t slot, lt_stream *st, const reading *t, int64_t seen,
                  lt_harvest_stats *h) {
   const lt_slot v = lt_slot_get(p->slots, slot);
   lt_span s;
@@ -247,6 +247,7 @@ void lt_harvest(lt_context *c, lt_harvest_stats *h) {
       return;
     if (unbound != 0 || lt_anchors_keep(c, p, h)) {
       bool on = true;
+      c->ended_ns = c->last_end_ns;
       for (lt_stream *s = atomic_load(&c->streams.first); s != NULL && on; s = atomic_load(&s->next))
         on = harvest_stream(c, p, s, unbound, h);
       if (c->clock.known && lt_clock_stale(&c->clock)) {
