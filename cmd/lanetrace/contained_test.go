@@ -327,9 +327,10 @@ func TestOnNode(t *testing.T) {
 	sidecar := inSidecar("sidecar", "--otlp-endpoint", otlpURL, "--every", "1", "--budget", "0", "--keep", "/var/lib/lanetrace/keep").start(t)
 	url := urlIn(t, &sidecar.err)
 	addr := strings.TrimPrefix(url, "http://")
-	if code, _, _ := fetch(t, "GET", url+"/readyz"); code != 200 {
-		t.Errorf("not ready before any engine: %d", code)
-	}
+	eventually(t, "ready before any engine", func() bool {
+		code, _, _ := fetch(t, "GET", url+"/readyz")
+		return code == 200
+	})
 	// It is what was said of it.
 	zero := "0000000000000000"
 	got := map[string]string{}
