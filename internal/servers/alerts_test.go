@@ -51,7 +51,16 @@ func written(g spanring.Geometry, write func(t *testing.T, w *spanring.Writer)) 
 		w := servers.StandIn(t, dir, g)
 		// What has happened when the sidecar begins has no sample at 0 before it.
 		write(t, w)
+		known(w)
 		return sidecar(t, dir, nil).URL
+	}
+}
+
+// known has a sidecar take the engine at once: one that has neither a GPU nor an
+// entry is waited for a minute.
+func known(w *spanring.Writer) {
+	if w.Published() == 0 {
+		busy(w, 1, 1)
 	}
 }
 
@@ -171,6 +180,7 @@ func faults() []fault {
 		{"overwritten", []string{"LanetraceEntriesLost"}, nil, func(t *testing.T) string {
 			dir := servers.RingDir(t)
 			w := servers.StandIn(t, dir, spanring.Geometry{LogEntries: 64})
+			known(w)
 			s := sidecar(t, dir, nil)
 			servers.Poll(t, "the stand-in read", func() error {
 				as, err := s.Accounts(t.Context())
