@@ -2,38 +2,34 @@ package spanring
 
 // Step is the step that an entry belongs to, 0 for none and for an entry that cannot
 // be decoded.
-func (w *Words) Step() (step uint64) {
-	var err error
+func (w *Words) Step() uint64 {
 	switch w.Kind() {
 	case KindLane, KindKernel, KindGraph:
-		var e Span
-		e, err = w.Span()
-		step = e.Step
+		e, err := w.Span()
+		return stepUnless(err, e.Step)
 	case KindStepBegin:
-		var e StepBegin
-		e, err = w.StepBegin()
-		step = e.Step
+		e, err := w.StepBegin()
+		return stepUnless(err, e.Step)
 	case KindStepEnd:
-		var e StepEnd
-		e, err = w.StepEnd()
-		step = e.Step
+		e, err := w.StepEnd()
+		return stepUnless(err, e.Step)
 	case KindSpanFailed:
-		var e SpanFailed
-		e, err = w.SpanFailed()
-		step = e.Step
+		e, err := w.SpanFailed()
+		return stepUnless(err, e.Step)
 	case KindStepAttrs:
-		var e StepAttrs
-		e, err = w.StepAttrs()
-		step = e.Step
+		e, err := w.StepAttrs()
+		return stepUnless(err, e.Step)
 	case KindTraceContext:
-		var e StepLink
-		e, err = w.StepLink()
-		step = e.Step
+		e, err := w.StepLink()
+		return stepUnless(err, e.Step)
 	case KindLaunchDiff:
-		var e LaunchDiff
-		e, err = w.LaunchDiff()
-		step = e.Step
+		e, err := w.LaunchDiff()
+		return stepUnless(err, e.Step)
 	}
+	return 0
+}
+
+func stepUnless(err error, step uint64) uint64 {
 	if err != nil {
 		return 0
 	}
