@@ -1,47 +1,19 @@
 package main
 
+import "github.com/lanetrace/lanetrace/internal/ptx"
+
 // kernelsPTX are the kernels that are measured. lt_spin keeps every thread of its
 // grid busy for so many cycles of its multiprocessor's clock; lt_acc_stamp writes
 // a value to a word of the host's at once and to the next word after so many
 // cycles, and does not end before that is visible there; lt_acc_begin does nothing;
 // lt_acc_other is lt_spin for streams beside the one that is measured.
-var kernelsPTX = []byte(`.version 6.0
-.target sm_50
-.address_size 64
-
+var kernelsPTX = []byte(ptx.Header + `
 .visible .entry lt_acc_begin()
 {
 	ret;
 }
 
-.visible .entry lt_spin(.param .u64 cycles)
-{
-	.reg .pred %p;
-	.reg .b64 %c, %s, %n;
-	ld.param.u64 %c, [cycles];
-	mov.u64 %s, %clock64;
-L:
-	mov.u64 %n, %clock64;
-	sub.s64 %n, %n, %s;
-	setp.lt.s64 %p, %n, %c;
-	@%p bra L;
-	ret;
-}
-
-.visible .entry lt_acc_other(.param .u64 cycles)
-{
-	.reg .pred %p;
-	.reg .b64 %c, %s, %n;
-	ld.param.u64 %c, [cycles];
-	mov.u64 %s, %clock64;
-L:
-	mov.u64 %n, %clock64;
-	sub.s64 %n, %n, %s;
-	setp.lt.s64 %p, %n, %c;
-	@%p bra L;
-	ret;
-}
-
+` + ptx.Spin(spinName) + "\n" + ptx.Spin(otherName) + `
 .visible .entry lt_acc_stamp(.param .u64 words, .param .u64 value, .param .u64 cycles)
 {
 	.reg .pred %p;

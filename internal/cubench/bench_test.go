@@ -11,28 +11,13 @@ import (
 	"github.com/lanetrace/lanetrace/backend"
 	"github.com/lanetrace/lanetrace/backend/cuda"
 	"github.com/lanetrace/lanetrace/internal/cubench"
+	"github.com/lanetrace/lanetrace/internal/ptx"
 	"github.com/lanetrace/lanetrace/internal/testdriver"
 	"github.com/lanetrace/lanetrace/spanring"
 )
 
 // spinPTX is one kernel, lt_spin(cycles).
-var spinPTX = []byte(`.version 6.0
-.target sm_50
-.address_size 64
-.visible .entry lt_spin(.param .u64 cycles)
-{
-	.reg .pred %p;
-	.reg .b64 %c, %s, %n;
-	ld.param.u64 %c, [cycles];
-	mov.u64 %s, %clock64;
-L:
-	mov.u64 %n, %clock64;
-	sub.s64 %n, %n, %s;
-	setp.lt.s64 %p, %n, %c;
-	@%p bra L;
-	ret;
-}
-` + "\x00")
+var spinPTX = []byte(ptx.Header + ptx.Spin("lt_spin") + "\x00")
 
 // BenchmarkServingThread sets a lane's begin and end against two raw event records
 // in C, and a launch timed by lanetrace against record, launch, record in C, in
