@@ -10,7 +10,6 @@ import (
 
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
 	colmetricpb "go.opentelemetry.io/proto/otlp/collector/metrics/v1"
-	"google.golang.org/grpc"
 
 	"github.com/lanetrace/lanetrace/collector"
 )
@@ -28,19 +27,10 @@ func (s *metricServer) Export(_ context.Context, r *colmetricpb.ExportMetricsSer
 // TestMetricsArrive: instruments and histograms reach a receiver under their
 // names, the last values with the shutdown.
 func TestMetricsArrive(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := &metricServer{got: make(chan *colmetricpb.ExportMetricsServiceRequest, 10)}
-	g := grpc.NewServer()
-	colmetricpb.RegisterMetricsServiceServer(g, s)
-	served := make(chan struct{})
-	go func() { defer close(served); g.Serve(l) }()
-	defer func() { g.Stop(); <-served }()
+	s, addr := newMetricServer(t)
 
 	ins := collector.NewInstruments(collector.InstrumentOptions{})
-	r, err := NewMetricReader(MetricOptions{Endpoint: "http://" + l.Addr().String(), Every: time.Hour, Producers: []sdkmetric.Producer{ins.Producer()}})
+	r, err := NewMetricReader(MetricOptions{Endpoint: addr, Every: time.Hour, Producers: []sdkmetric.Producer{ins.Producer()}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -2,15 +2,12 @@ package otlp
 
 import (
 	"context"
-	"net"
 	"net/http"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	colmetricpb "go.opentelemetry.io/proto/otlp/collector/metrics/v1"
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 )
@@ -51,17 +48,8 @@ func TestProbe(t *testing.T) {
 func TestProbeMetrics(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := &metricServer{got: make(chan *colmetricpb.ExportMetricsServiceRequest, 10)}
-	g := grpc.NewServer()
-	colmetricpb.RegisterMetricsServiceServer(g, s)
-	served := make(chan struct{})
-	go func() { defer close(served); g.Serve(l) }()
-	defer func() { g.Stop(); <-served }()
-	if err := ProbeMetrics(ctx, "http://"+l.Addr().String(), func(string) string { return "" }); err != nil {
+	s, addr := newMetricServer(t)
+	if err := ProbeMetrics(ctx, addr, func(string) string { return "" }); err != nil {
 		t.Errorf("gRPC: %v", err)
 	}
 	if len(s.got) != 1 {
