@@ -15,6 +15,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/lanetrace/lanetrace/internal/wholefile"
 	"github.com/lanetrace/lanetrace/spanring"
 )
 
@@ -198,20 +199,7 @@ func writeCursor(path string, c cursorFile) error {
 	if err != nil {
 		return err
 	}
-	tmp := path + ".tmp"
-	// Whatever lies there, a link too, is replaced and not written through.
-	if err := os.Remove(tmp); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(b)
-	if err := errors.Join(err, f.Close()); err != nil {
-		return errors.Join(err, os.Remove(tmp))
-	}
-	return os.Rename(tmp, path)
+	return wholefile.Replace(path, b, 0o600)
 }
 
 // prune removes the cursors whose rings are gone, and files that are no cursors.

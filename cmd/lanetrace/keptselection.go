@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/lanetrace/lanetrace/collector"
+	"github.com/lanetrace/lanetrace/internal/wholefile"
 )
 
 // selectionFile is where a directory of recordings says how the sidecar that kept them
@@ -116,12 +117,7 @@ func noteSelection(dir string, s selection, now time.Time, maxAge time.Duration)
 	if err != nil {
 		return err
 	}
-	path := filepath.Join(dir, selectionFile)
-	tmp := path + ".new"
-	if err := os.WriteFile(tmp, append(b, '\n'), 0o640); err != nil {
-		return fmt.Errorf("note the selection: %w", err)
-	}
-	if err := os.Rename(tmp, path); err != nil {
+	if err := wholefile.Replace(filepath.Join(dir, selectionFile), append(b, '\n'), 0o640); err != nil {
 		return fmt.Errorf("note the selection: %w", err)
 	}
 	return nil
