@@ -397,6 +397,8 @@ func TestHubAccount(t *testing.T) {
 				step 2 = 0 0
 				end 0
 				inflight = 0
+				sleepms 20
+				sincestop = 0
 				stall 0 0`,
 			spans: []string{
 				"begin step=1 level=2",

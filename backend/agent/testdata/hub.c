@@ -30,6 +30,7 @@ static CUgraphExec exec;
 static lt_step step[MANY];
 static lt_lane lane[MANY];
 static void *stream[STREAMS];
+static uint64_t calls_at_stop;
 
 static const char ptx[] = ".version 7.0\n.target sm_50\n.address_size 64\n"
                           ".visible .entry work()\n{\n ret;\n}\n";
@@ -489,9 +490,13 @@ static void act(char *text) {
     waitpid(child, &status, 0);
     printf("%d\n", status);
   } else if (is(op, "stop")) {
-    uint64_t before = lt_testdriver_calls_total();
+    // The hub's thread may be in the driver when the stop begins, and is waited for.
+    uint64_t before = lt_testdriver_calls_here();
     lt_hub_stop();
-    printf("%lu\n", (unsigned long)(lt_testdriver_calls_total() - before));
+    printf("%lu\n", (unsigned long)(lt_testdriver_calls_here() - before));
+    calls_at_stop = lt_testdriver_calls_total();
+  } else if (is(op, "sincestop")) {
+    printf("%lu\n", (unsigned long)(lt_testdriver_calls_total() - calls_at_stop));
   } else if (is(op, "exit")) {
     exit(0);
   } else {

@@ -134,6 +134,8 @@ int lt_testdriver_hide(const char *symbol, int on);
 // if there is no such function.
 uint64_t lt_testdriver_calls(const char *function);
 uint64_t lt_testdriver_calls_total(void);
+// lt_testdriver_calls_here is the total of the calling thread alone, never reset.
+uint64_t lt_testdriver_calls_here(void);
 void lt_testdriver_reset_calls(void);
 
 // How many objects of a kind live: "context", "stream", "event", "module",

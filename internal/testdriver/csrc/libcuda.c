@@ -150,6 +150,7 @@ static const char *const fn_names[FN_COUNT] = {
 #undef S
 };
 static uint64_t fn_calls[FN_COUNT], fn_calls_total;
+static _Thread_local uint64_t fn_calls_here;
 static int64_t fn_host_ns[FN_COUNT];
 
 const char *fn_name(enum fn_id fn) { return fn_names[fn]; }
@@ -292,6 +293,7 @@ CUresult lt_enter(enum fn_id fn) {
   pthread_mutex_lock(&drv.lock);
   fn_calls[fn]++;
   fn_calls_total++;
+  fn_calls_here++;
   int64_t host = fn_host_ns[fn];
   if (host > 0) {
     pthread_mutex_unlock(&drv.lock);
@@ -724,6 +726,8 @@ EXPORT uint64_t lt_testdriver_calls_total(void) {
   UNLOCK();
   return n;
 }
+
+EXPORT uint64_t lt_testdriver_calls_here(void) { return fn_calls_here; }
 
 EXPORT void lt_testdriver_reset_calls(void) {
   LOCK();

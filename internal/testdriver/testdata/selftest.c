@@ -51,6 +51,7 @@
   X(lt_testdriver_hide)                                                                                                \
   X(lt_testdriver_calls)                                                                                               \
   X(lt_testdriver_calls_total)                                                                                         \
+  X(lt_testdriver_calls_here)                                                                                          \
   X(lt_testdriver_reset_calls)                                                                                         \
   X(lt_testdriver_live)                                                                                                \
   X(lt_testdriver_log)
@@ -1211,8 +1212,10 @@ static void *aside(void *arg) {
 
 static void run_aside(struct aside *a) {
   pthread_t t;
+  const uint64_t here = p_lt_testdriver_calls_here();
   EQ(pthread_create(&t, NULL, aside, a), 0);
   pthread_join(t, NULL);
+  EQ(p_lt_testdriver_calls_here() - here, 0);
 }
 
 static void test_capture_rules(void) {
@@ -1649,6 +1652,7 @@ static void test_faults(void) {
   begin();
   p_lt_testdriver_reset_calls();
   EQ(p_lt_testdriver_calls_total(), 0);
+  const uint64_t here = p_lt_testdriver_calls_here();
   CUdeviceptr p;
   EQ(p_lt_testdriver_fail("cuMemAlloc_v2", 2, 1, 2), 0);
   OK(p_cuMemAlloc_v2(&p, 100));
@@ -1660,6 +1664,7 @@ static void test_faults(void) {
   EQ(p_lt_testdriver_calls("cuMemAlloc_v2"), 4);
   EQ(p_lt_testdriver_calls("cuMemFree_v2"), 2);
   EQ(p_lt_testdriver_calls_total(), 6);
+  EQ(p_lt_testdriver_calls_here() - here, 6);
   EQ(p_lt_testdriver_calls("cuMemAlloc"), -1);
   EQ(p_lt_testdriver_fail("cuMemAlloc", 2, 0, 0), -1);
   EQ(p_lt_testdriver_fail("*", 999, 1, 1), 0);
