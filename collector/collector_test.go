@@ -398,8 +398,8 @@ func TestEngineIsKilled(t *testing.T) {
 	var e *Engine
 	select {
 	case e = <-ended:
-	case <-time.After(10 * time.Second):
-		t.Fatal("death not seen within 10 s")
+	case <-time.After(time.Minute):
+		t.Fatal("death not seen within a minute")
 	}
 	t.Logf("death seen after %v", time.Since(died))
 	stop()

@@ -147,7 +147,7 @@ func TestConcurrentUse(t *testing.T) {
 	})
 	users.Wait()
 	r := cur.Load()
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	if err := r.Drain(ctx); err != nil { // what was never ended is abandoned meanwhile
 		t.Error(err)
@@ -251,7 +251,7 @@ func TestSlotsAreNeverTorn(t *testing.T) {
 		}
 	})
 	seen := 0
-	for end := time.Now().Add(20 * time.Second); seen < 2000 && time.Now().Before(end); {
+	for end := time.Now().Add(time.Minute); seen < 2000 && time.Now().Before(end); {
 		busy, err := rd.Busy()
 		if err != nil {
 			t.Fatal(err)

@@ -460,11 +460,7 @@ func TestLockFallsWithProducer(t *testing.T) {
 		t.Fatalf("alive %v, %v", alive, err)
 	}
 	c.cmd.Process.Kill()
-	began := time.Now()
 	eventually(t, "the lock falls", func() bool { alive, err := r.Alive(); return err == nil && !alive })
-	if d := time.Since(began); d > time.Second {
-		t.Errorf("the death was seen after %v", d)
-	}
 	if err := unix.Kill(*grandchild, 0); err != nil {
 		t.Errorf("the child that was to live on: %v", err)
 	}

@@ -152,9 +152,9 @@ func TestBusyWhileChanging(t *testing.T) {
 		})
 	}
 	seen := 0
-	for end := time.Now().Add(10 * time.Second); seen < 100000; {
+	for end := time.Now().Add(time.Minute); seen < 100000; {
 		if time.Now().After(end) {
-			t.Fatalf("%d slots seen busy within 10 s", seen)
+			t.Fatalf("%d slots seen busy within a minute", seen)
 		}
 		b, err := r.Busy()
 		if err != nil {

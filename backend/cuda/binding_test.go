@@ -568,12 +568,12 @@ func stall(t testing.TB, ctl *control.Driver, s backend.Stream, on bool) {
 	}
 }
 
-// until polls, for ten seconds at most: a driver tells of nothing by itself.
+// until polls, for a minute at most: a driver tells of nothing by itself.
 func until(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	tick := time.NewTicker(100 * time.Microsecond)
 	defer tick.Stop()
-	deadline := time.After(10 * time.Second)
+	deadline := time.After(time.Minute)
 	for !ok() {
 		select {
 		case <-tick.C:

@@ -221,7 +221,7 @@ func freePort(ts *testscript.TestScript, neg bool, args []string) {
 }
 
 // patience is how long a test waits for what must happen.
-const patience = 20 * time.Second
+const patience = time.Minute
 
 // get URL CODE [REGEXP...] asks until the answer has that code and matches.
 func get(ts *testscript.TestScript, neg bool, args []string) {

@@ -22,7 +22,7 @@ import (
 	"github.com/lanetrace/lanetrace/spanring"
 )
 
-var client = &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+var client = &http.Client{Timeout: patience, Transport: &http.Transport{DisableKeepAlives: true}}
 
 func fetch(t *testing.T, method, url string) (int, http.Header, string) {
 	t.Helper()
@@ -101,7 +101,7 @@ func TestDemoMetrics(t *testing.T) {
 		"lanetrace_spans_dropped_total":              {"reason=pool_full;"},
 		"lanetrace_spans_failed_total":               nil,
 		"lanetrace_sidecar_spans_dropped_total":      nil,
-		"lanetrace_entries_lost_total":               {"reason=overwritten;", "reason=hole;"},
+		"lanetrace_entries_lost_total":               {"reason=overwritten;", "reason=hole;", "reason=unreadable;"},
 		"lanetrace_sidecar_spans_not_selected_total": {"reason=no_exporter;", "reason=one_in_n;"},
 		"lanetrace_export_requests_total":            {"reason=ok;", "reason=retried;", "reason=refused;"},
 	} {

@@ -55,7 +55,7 @@ func TestTopOnATerminal(t *testing.T) {
 	if err := unix.IoctlSetWinsize(slave, unix.TIOCSWINSZ, &unix.Winsize{Row: 24, Col: 80}); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	ended := make(chan int, 1)
 	go func() { ended <- run(ctx, []string{"top", "--interval", "10ms", "--dir", d.Path}, tty, io.Discard) }()

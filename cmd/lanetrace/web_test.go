@@ -137,7 +137,7 @@ func browser(t *testing.T, trusted *x509.Certificate) *http.Client {
 	t.Helper()
 	roots := x509.NewCertPool()
 	roots.AddCert(trusted)
-	return &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{
+	return &http.Client{Timeout: patience, Transport: &http.Transport{
 		DisableKeepAlives: true, ForceAttemptHTTP2: true, TLSClientConfig: &tls.Config{RootCAs: roots},
 	}}
 }

@@ -334,7 +334,7 @@ func waitForSteps(t *testing.T, dir string) {
 	t.Helper()
 	ticker := time.NewTicker(5 * time.Millisecond)
 	defer ticker.Stop()
-	deadline := time.After(20 * time.Second)
+	deadline := time.After(time.Minute)
 	for {
 		paths, err := spanring.Dir{Path: dir, Group: -1}.List()
 		if err != nil {

@@ -74,8 +74,8 @@ func (s *httpReceiver) wait(t *testing.T, requests int) {
 	for range requests {
 		select {
 		case <-s.got:
-		case <-time.After(10 * time.Second):
-			t.Fatal("no request within 10 s")
+		case <-time.After(time.Minute):
+			t.Fatal("no request within a minute")
 		}
 	}
 }
@@ -274,8 +274,8 @@ func TestSettingsThatAreWrong(t *testing.T) {
 			}
 			return tt.env[i][len(k)+1:]
 		}
-		_, err := NewExporter(Options{Endpoint: "http://127.0.0.1:1", Getenv: env})
-		_, merr := NewMetricReader(MetricOptions{Endpoint: "http://127.0.0.1:1", Getenv: env})
+		_, err := NewExporter(Options{Endpoint: nobody, Getenv: env})
+		_, merr := NewMetricReader(MetricOptions{Endpoint: nobody, Getenv: env})
 		for _, err := range []error{err, merr} {
 			if err == nil || !strings.Contains(err.Error(), tt.want) || strings.Contains(err.Error(), "\n") {
 				t.Errorf("%v: %v, want %q", tt.env, err, tt.want)

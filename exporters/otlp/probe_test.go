@@ -13,7 +13,7 @@ import (
 )
 
 func TestProbe(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	grpc := newServer(t)
 	if err := Probe(ctx, grpc.addr, func(string) string { return "" }); err != nil {
@@ -37,16 +37,14 @@ func TestProbe(t *testing.T) {
 	if err := Probe(ctx, refused.URL, overHTTP); err == nil || !strings.Contains(err.Error(), "401") {
 		t.Errorf("HTTP that refuses: %v", err)
 	}
-	away := newHTTPReceiver(t, nil)
-	away.Close()
-	if err := Probe(ctx, away.URL, overHTTP); err == nil || !strings.Contains(err.Error(), "refused") {
+	if err := Probe(ctx, nobody, overHTTP); err == nil || !strings.Contains(err.Error(), "refused") {
 		t.Errorf("HTTP that is away: %v", err)
 	}
 }
 
 // TestProbeMetrics: one request, once, without any metric, and what a receiver says to it.
 func TestProbeMetrics(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	s, addr := newMetricServer(t)
 	if err := ProbeMetrics(ctx, addr, func(string) string { return "" }); err != nil {

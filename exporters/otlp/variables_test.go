@@ -103,7 +103,7 @@ func (w *wire) see(ctx context.Context, s seen, c *tls.ConnectionState) {
 		began := time.Now()
 		select {
 		case <-ctx.Done():
-		case <-time.After(5 * time.Second):
+		case <-time.After(time.Minute):
 		}
 		s.gaveUp = time.Since(began)
 	}
@@ -217,7 +217,9 @@ func (w *wire) send(t *testing.T, signal string) seen {
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
-			r.exp.Export(ctx, &metricdata.ResourceMetrics{})
+			// A busy machine may take longer to connect than a short time-out allows.
+			for r.exp.Export(ctx, &metricdata.ResourceMetrics{}) != nil && ctx.Err() == nil {
+			}
 		}()
 		t.Cleanup(func() {
 			cancel()
@@ -230,8 +232,8 @@ func (w *wire) send(t *testing.T, signal string) seen {
 	select {
 	case s := <-w.got:
 		return s
-	case <-time.After(10 * time.Second):
-		t.Fatal("nothing reached the receiver within 10 s")
+	case <-time.After(time.Minute):
+		t.Fatal("nothing reached the receiver within a minute")
 		return seen{}
 	}
 }
@@ -276,7 +278,7 @@ func TestVariablesReachTheWire(t *testing.T) {
 						}
 						got := w.send(t, signal)
 						if tt.hold {
-							if got.gaveUp > 4*time.Second {
+							if got.gaveUp > 8*time.Second { // without the variable it is ten
 								t.Errorf("the client waited %v for an answer", got.gaveUp)
 							}
 							got.gaveUp = 0
@@ -306,13 +308,13 @@ func TestUntrusted(t *testing.T) {
 		src, proc := newEngine(t, x, testInfo)
 		src.push(simpleStep(1, 1)...)
 		poll(t, proc)
-		deadline := time.After(10 * time.Second)
+		deadline := time.After(time.Minute)
 		for x.Stats().Requests[1] == 0 {
 			select {
 			case s := <-w.got:
 				t.Fatalf("%s: the receiver saw %+v", p, s)
 			case <-deadline:
-				t.Fatalf("%s: no failure within 10 s", p)
+				t.Fatalf("%s: no failure within a minute", p)
 			case <-time.After(time.Millisecond):
 			}
 		}

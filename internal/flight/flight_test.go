@@ -52,7 +52,7 @@ func stuck(t *testing.T, dir string) *lanetrace.Hub {
 		dev.LaneBegin(step, lane, s).End()
 		step.End()
 	}
-	for end := time.Now().Add(10 * time.Second); h.Ring().Counter(spanring.CtrLanded) < 6; {
+	for end := time.Now().Add(time.Minute); h.Ring().Counter(spanring.CtrLanded) < 6; {
 		h.Harvest()
 		if time.Now().After(end) {
 			t.Fatal("the lanes did not land")

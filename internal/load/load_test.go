@@ -202,7 +202,7 @@ func begin(tb testing.TB, cmd *exec.Cmd, env ...string) *process {
 // line waits for a line that has text in it.
 func (p *process) line(tb testing.TB, text string) string {
 	tb.Helper()
-	for late := time.After(20 * time.Second); ; {
+	for late := time.After(time.Minute); ; {
 		select {
 		case l, ok := <-p.lines:
 			if strings.Contains(l, text) {
@@ -212,7 +212,7 @@ func (p *process) line(tb testing.TB, text string) string {
 				tb.Fatalf("process ended without %q", text)
 			}
 		case <-late:
-			tb.Fatalf("no %q within 20 s", text)
+			tb.Fatalf("no %q within a minute", text)
 		}
 	}
 }
