@@ -163,7 +163,7 @@ func NewAccount(p *spanring.Counters, r spanring.Account, s SidecarCounts) Accou
 		},
 		Reader: ReaderAccount{
 			Published: r.Published, Received: r.Received, Lost: r.Lost,
-			LostBy:             map[string]uint64{lostOverwritten: r.Overwritten, lostHole: r.Holes},
+			LostBy:             map[string]uint64{lostOverwritten: r.Overwritten, lostHole: r.Holes, lostUnreadable: r.Unreadable},
 			MissedBeforeAttach: r.Missed, Pending: r.Pending,
 		},
 		Sidecar: SidecarAccount{
@@ -187,7 +187,10 @@ func NewAccount(p *spanring.Counters, r spanring.Account, s SidecarCounts) Accou
 const (
 	lostOverwritten = "overwritten"
 	lostHole        = "hole"
+	lostUnreadable  = "unreadable"
 )
+
+var lostReasons = []string{lostOverwritten, lostHole, lostUnreadable}
 
 // Unbalanced names the lines of the account that do not add up, none when all
 // do. Only of an engine in which nothing moves does it say something.
@@ -203,7 +206,7 @@ func (a *Account) Unbalanced() []string {
 	if int64(p.Begun) != int64(p.Landed+sum(p.Failed)+p.Dropped)+p.InFlight || p.InFlight < 0 {
 		out = append(out, "producer")
 	}
-	if r.Published != r.Received+r.Lost+r.MissedBeforeAttach+r.Pending {
+	if r.Published != r.Received+r.Lost+r.MissedBeforeAttach+r.Pending || r.Lost != sum(r.LostBy) {
 		out = append(out, "reader")
 	}
 	if s.Received != s.Exported+sum(s.NotSelected)+s.Rejected+sum(s.Dropped)+s.Pending {

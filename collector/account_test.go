@@ -2,6 +2,8 @@ package collector
 
 import (
 	"encoding/json"
+	"errors"
+	"os"
 	"strings"
 	"testing"
 
@@ -59,7 +61,7 @@ func TestUnbalanced(t *testing.T) {
 	c[spanring.CtrBegun], c[spanring.CtrLanded], c[spanring.CtrDropped] = 10, 6, 1
 	c[spanring.FailCapture.Counter()] = 2
 	good := func() Account {
-		return NewAccount(&c, spanring.Account{Published: 9, Received: 5, Lost: 2, Missed: 1, Pending: 1, Overwritten: 1, Holes: 1},
+		return NewAccount(&c, spanring.Account{Published: 10, Received: 5, Lost: 3, Missed: 1, Pending: 1, Overwritten: 1, Holes: 1, Unreadable: 1},
 			SidecarCounts{Received: 5, Exported: 1, Rejected: 1, Pending: 1, NotSelected: [NumNotSelected]uint64{1}, Dropped: [NumDropReasons]uint64{1}})
 	}
 	a := good()
@@ -93,7 +95,7 @@ func TestAccountJSON(t *testing.T) {
 	for _, want := range []string{
 		`"engine":"svc"`, `"run_id":"01020300000000000000000000000000"`, `"state":"live"`,
 		`"begun":0`, `"landed":0`, `"in_flight":0`, `"failed":{"abandoned":0,`, `"misplaced":0`,
-		`"published":0`, `"missed_before_attach":0`, `"lost":0`, `"lost_by_reason":{"hole":0,"overwritten":0}`,
+		`"published":0`, `"missed_before_attach":0`, `"lost":0`, `"lost_by_reason":{"hole":0,"overwritten":0,"unreadable":0}`,
 		`"received":0`, `"exported":0`, `"not_selected":{"before_restart":0,"budget":0,"left_open":0,"no_exporter":0,"one_in_n":0,"request_not_sampled":0}`, `"rejected":0`,
 		`"queue_full":0`, `"pending":0`,
 	} {
@@ -228,3 +230,29 @@ func TestAccountOfAnything(t *testing.T) {
 type exporterFunc func(*Step, ExportReason)
 
 func (f exporterFunc) Export(s *Step, r ExportReason) { f(s, r) }
+
+// TestTruncatedRingsEntriesAreAccountedFor: what was still to be read is lost, and by
+// what.
+func TestTruncatedRingsEntriesAreAccountedFor(t *testing.T) {
+	w := newRing(t, ringDir(t), spanring.Info{Service: "s"})
+	writeStep(w, 1, 0)
+	src := openRing(t, w)
+	published := w.Published()
+	if n, _, err := src.Poll(make([]spanring.Entry, 1)); n != 1 || err != nil {
+		t.Fatalf("%d entries, %v", n, err)
+	}
+	if err := os.Truncate(w.Path(), 4096); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := src.Poll(make([]spanring.Entry, 1)); !errors.Is(err, spanring.ErrTruncated) {
+		t.Fatal(err)
+	}
+	a := NewAccount(&spanring.Counters{}, src.Account(), SidecarCounts{})
+	want := ReaderAccount{
+		Published: published, Received: 1, Lost: published - 1,
+		LostBy: map[string]uint64{"overwritten": 0, "hole": 0, "unreadable": published - 1},
+	}
+	if d := cmp.Diff(want, a.Reader); d != "" {
+		t.Errorf("(-want +got):\n%s", d)
+	}
+}

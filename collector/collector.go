@@ -299,16 +299,7 @@ func (c *Collector) resume(r *ring, rd *spanring.Reader) *spanring.Reader {
 func (c *Collector) refuse(r *ring, err error) {
 	r.refused = true
 	c.overs++
-	why := ringUnreadable
-	switch {
-	case errors.Is(err, spanring.ErrVersion):
-		why = ringVersion
-	case errors.Is(err, spanring.ErrTruncated):
-		why = ringTruncated
-	case errors.Is(err, spanring.ErrCorrupt), errors.Is(err, spanring.ErrNotRing):
-		why = ringCorrupt
-	}
-	c.ins.ringFailed(why)
+	c.ins.ringFailed(ringFailureOf(err))
 	c.o.Logger.Warn("cannot read ring", "ring", filepath.Base(r.path), "reason", err.Error())
 	if r.src != nil && r.proc == nil {
 		r.src.Close()
@@ -432,11 +423,7 @@ func (c *Collector) end(r *ring, err error) {
 	e := r.proc.engine
 	state := e.State()
 	if err != nil {
-		why := ringUnreadable
-		if errors.Is(err, spanring.ErrTruncated) {
-			why = ringTruncated
-		}
-		c.ins.ringFailed(why)
+		c.ins.ringFailed(ringFailureOf(err))
 		c.o.Logger.Warn("ring given up", "engine", e.label, "reason", err.Error())
 	}
 	if err := r.proc.Close(); err != nil {

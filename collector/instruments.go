@@ -2,6 +2,7 @@ package collector
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -183,6 +184,19 @@ const (
 
 var ringFailText = [numRingFails]string{"version", "corrupt", "truncated", "unreadable"}
 
+// ringFailureOf is what a ring that cannot be read is counted as.
+func ringFailureOf(err error) ringFail {
+	switch {
+	case errors.Is(err, spanring.ErrVersion):
+		return ringVersion
+	case errors.Is(err, spanring.ErrTruncated):
+		return ringTruncated
+	case errors.Is(err, spanring.ErrCorrupt), errors.Is(err, spanring.ErrNotRing):
+		return ringCorrupt
+	}
+	return ringUnreadable
+}
+
 const reasonPoolFull = "pool_full"
 
 // problemCounters are the producer's counters behind producer.problems.
@@ -246,7 +260,7 @@ func newEngineAttrs(label string) engineAttrs {
 		armed:       [2]metric.MeasurementOption{with(labelArmed, "false"), with(labelArmed, "true")},
 		failed:      each(labelReason, failReasons),
 		problems:    each(labelReason, problemReasons),
-		lost:        each(labelReason, []string{lostOverwritten, lostHole}),
+		lost:        each(labelReason, lostReasons),
 		ignored:     each(labelReason, ignoredReasons),
 		notSelected: each(labelReason, notSelectedText[:]),
 		dropped:     each(labelReason, dropText[:]),
@@ -410,6 +424,7 @@ func (e *Engine) observe(o observation) {
 	o.n(mReceived, r.Received, a.engine)
 	o.n(mLost, r.Overwritten, a.lost[0])
 	o.n(mLost, r.Holes, a.lost[1])
+	o.n(mLost, r.Unreadable, a.lost[2])
 	o.n(mMissed, r.Missed, a.engine)
 	o.n(mReaderPending, r.Pending, a.engine)
 	if s, ok := e.ringHeld(r.Published); ok {

@@ -242,7 +242,7 @@ var (
 	mReceived = define(gReader, TypeCounter, "entries.received", "{entry}", "engine",
 		"Ring entries read.")
 	mLost = define(gReader, TypeCounter, "entries.lost", "{entry}", "engine reason",
-		"Ring entries that were overwritten before they were read, or never completed (hole).")
+		"Ring entries that were overwritten before they were read, never completed (hole), or still to be read when the ring was found damaged (unreadable).")
 	mMissed = define(gReader, TypeCounter, "entries.missed_before_attach", "{entry}", "engine",
 		"Ring entries that were already gone, or to be skipped, when reading began.")
 	mReaderPending = define(gReader, TypeGauge, "entries.pending", "{entry}", "engine",
@@ -415,7 +415,7 @@ func (m *Metric) LabelValues(label string) []string {
 	case mMemProblems.Name:
 		return memProblemReasons
 	case mLost.Name:
-		return []string{lostOverwritten, lostHole}
+		return lostReasons
 	case mEntriesIgnored.Name:
 		return ignoredReasons
 	case mSideNotSelected.Name:

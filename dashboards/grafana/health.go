@@ -19,7 +19,7 @@ func health() *board {
 					{expr: sum("lanetrace_spans_dropped_total"), legend: "{{engine}}"}}},
 				{title: "Spans failed", desc: "Since the engine began: begun, and never to land.", kind: value, unit: "short", width: 6, red: true, targets: []target{
 					{expr: sum("lanetrace_spans_failed_total"), legend: "{{engine}}"}}},
-				{title: "Entries lost", desc: "Ring entries that were overwritten before they were read, or never completed.", kind: value, unit: "short", width: 6, red: true, targets: []target{
+				{title: "Entries lost", desc: "Ring entries that were overwritten before they were read, never completed, or in a ring that was damaged.", kind: value, unit: "short", width: 6, red: true, targets: []target{
 					{expr: sum("lanetrace_entries_lost_total"), legend: "{{engine}}"}}},
 				{title: "Spans dropped by the sidecar", desc: "Since the sidecar began to read the engine.", kind: value, unit: "short", width: 6, red: true, targets: []target{
 					{expr: sum("lanetrace_sidecar_spans_dropped_total"), legend: "{{engine}}"}}},
