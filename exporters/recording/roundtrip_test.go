@@ -320,7 +320,7 @@ func TestStateRoundTrip(t *testing.T) {
 			Executable: "exe", Service: "svc", GPUUUID: "GPU-1", GPUName: "H", Rank: spanring.Rank{Data: 0, Tensor: 3, Pipeline: -1, Expert: 2},
 			Producer: "p", Model: "org/model", Level: 3, Clean: true, KernelEvery: 64, LaneEvery: 4, ArmedRequested: 5,
 		},
-		account: spanring.Account{Published: 10, Received: 5, Lost: 3, Missed: 1, Pending: 1, Overwritten: 2, Holes: 1},
+		account: spanring.Account{Published: 14, Received: 5, Lost: 7, Missed: 1, Pending: 1, Overwritten: 2, Holes: 1, Unreadable: 4},
 		contexts: []spanring.ContextState{{
 			Index: 3, UUID: [16]byte{9}, MIG: true, Device: -1, Capability: 90, Calibration: spanring.CalibrationAssumed,
 			ConstantNS: 3040, SpreadNS: 60, FirstSlot: 1, Slots: 2, GPURefNS: -1, HostRefNS: 2, RatePPB: -3, UpdatedMonoNS: 4, UncertaintyNS: 5,
@@ -343,11 +343,16 @@ func TestStateRoundTrip(t *testing.T) {
 		t.Error("does not parse with more behind it")
 	}
 	whole := want.append(nil)
-	old := len(whole) - 1 - len(want.info.Model) // what the first recordings have
+	older := len(whole) - 1                 // what recordings with a model have
+	old := older - 1 - len(want.info.Model) // what the first recordings have
 	for n := range whole {
-		if got.parse(whole[:n]) != (n == old) {
-			t.Errorf("cut to %d bytes of %d: parses %v", n, len(whole), n != old)
+		if ends := n == old || n == older; got.parse(whole[:n]) != ends {
+			t.Errorf("cut to %d bytes of %d: parses %v", n, len(whole), !ends)
 		}
+	}
+	want.account.Unreadable, want.account.Lost = 0, 3
+	if !got.parse(whole[:older]) || !cmp.Equal(want, got, cmp.AllowUnexported(state{})) {
+		t.Errorf("a state without what was unreadable: %+v", got)
 	}
 	if want.info.Model = ""; !got.parse(whole[:old]) || !cmp.Equal(want, got, cmp.AllowUnexported(state{})) {
 		t.Errorf("a state without a model: %+v", got)

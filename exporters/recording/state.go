@@ -98,7 +98,8 @@ func (s *state) append(b []byte) []byte {
 	for j := range s.busy {
 		b = appendBusy(b, &s.busy[j])
 	}
-	return appendText(b, i.Model[:min(len(i.Model), spanring.MaxNameBytes)])
+	b = appendText(b, i.Model[:min(len(i.Model), spanring.MaxNameBytes)])
+	return binary.AppendUvarint(b, a.Unreadable)
 }
 
 // parse reverses append. It reports whether b can be a state.
@@ -126,7 +127,6 @@ func (s *state) parse(b []byte) bool {
 	for _, v := range []*uint64{&a.Published, &a.Received, &a.Missed, &a.Pending, &a.Overwritten, &a.Holes} {
 		*v = f.uint()
 	}
-	a.Lost = a.Overwritten + a.Holes
 
 	n := f.uint()
 	if n > 1<<16 {
@@ -158,10 +158,14 @@ func (s *state) parse(b []byte) bool {
 		}
 		s.busy = append(s.busy, parseBusy(&f))
 	}
-	// The first recordings end here.
+	// The first recordings end here, and others behind the model.
 	if len(f.b) > 0 {
 		i.Model = f.text(spanring.MaxNameBytes)
 	}
+	if len(f.b) > 0 {
+		a.Unreadable = f.uint()
+	}
+	a.Lost = a.Overwritten + a.Holes + a.Unreadable
 	return !f.bad && s.monoNS >= 0 && saneNS(s.monoNS) && saneNS(s.wallOffsetNS)
 }
 
