@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"fmt"
 	"maps"
 	"os"
@@ -119,12 +120,21 @@ func TestNoteSelection(t *testing.T) {
 			t.Errorf("%s: %v, -want +got:\n%s", tt.what, err, d)
 		}
 	}
-	for i := range maxKeptSelections + 5 {
-		if err := noteSelection(dir, selection{i + 1, 0}, at.Add(200*day), 1000*day); err != nil {
-			t.Fatal(err)
-		}
+	full := keptSelection{Version: keptSelectionVersion}
+	for i := range maxKeptSelections {
+		full.Selections = append(full.Selections, selectionSince{at.Add(200 * day), selection{i + 1, 0}})
 	}
-	if got, err := readKeptSelection(dir); err != nil || len(got) != maxKeptSelections || got[len(got)-1].Every != maxKeptSelections+5 {
+	text, err := json.Marshal(full)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, selectionFile), text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := noteSelection(dir, c, at.Add(200*day), 1000*day); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := readKeptSelection(dir); err != nil || len(got) != maxKeptSelections || got[0].Every != 2 || got[len(got)-1].selection != c {
 		t.Errorf("%d selections, %v", len(got), err)
 	}
 	if es, err := os.ReadDir(dir); err != nil || len(es) != 1 {
