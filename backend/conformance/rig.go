@@ -22,7 +22,7 @@ import (
 )
 
 // patience bounds every wait of the suite.
-const patience = 30 * time.Second
+const patience = time.Minute
 
 // rig is one GPU under test with the suite's kernels.
 type rig struct {
@@ -223,8 +223,9 @@ func until(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-// attempts is for what a host that was stopped at the wrong moment can miss.
-const attempts = 5
+// attempts is for what a host that was stopped at the wrong moment can miss, as a busy
+// one often is.
+const attempts = 50
 
 // seen runs f until it reports that it saw what it was to see.
 func seen(t *testing.T, what string, f func() bool) {
