@@ -16,7 +16,7 @@ type arming struct {
 
 	until  atomic.Int64 // steps until the next armed one is due
 	asked  atomic.Int64 // steps asked for and not armed yet
-	costNS atomic.Int64 // of the last armed step
+	costNS mean         // of armed steps
 }
 
 func (a *arming) init(every int, share float64) {
@@ -44,11 +44,11 @@ func (a *arming) next() (armed, asked bool) {
 
 // spend has an armed step's cost covered.
 func (a *arming) spend(costNS int64) {
-	a.costNS.Store(costNS)
+	a.costNS.observe(float64(costNS))
 	a.budget.spend(costNS)
 }
 
 // stride is how many steps of that length it takes from one armed step to the next.
 func (a *arming) stride(stepNS float64) uint32 {
-	return max(a.every, a.budget.stride(a.costNS.Load(), stepNS))
+	return max(a.every, a.budget.stride(a.costNS.load(), stepNS))
 }

@@ -124,7 +124,8 @@ func (d *Device) stream(s cudaevents.Stream) *streamState {
 }
 
 // StreamDestroyed says that a stream's handle is no longer this stream's: the
-// driver may hand it out again. Spans in flight on it still land.
+// driver may hand it out again. Call it before the stream is destroyed. Spans in
+// flight on it still land.
 func (d *Device) StreamDestroyed(s cudaevents.Stream) {
 	if d == nil {
 		return
@@ -262,8 +263,12 @@ func (d *Device) landed(s *spanring.Span) {
 		d.landFrom, d.landTo = min(d.landFrom, s.StartMonoNS), max(d.landTo, s.EndMonoNS())
 		return
 	}
-	if st := &d.hub.steps.state[d.landing%openSteps]; d.landing != 0 && st.id.Load() == d.landing {
-		if ns := d.hub.over.onGPU(&st.cost, d.landingArmed, d.landFrom, d.landTo); ns > 0 {
+	if st := d.hub.steps.at(d.landing); st != nil {
+		l := landedStep{armed: d.landingArmed, fromNS: d.landFrom, toNS: d.landTo, endNS: st.endNS.Load()}
+		if next := d.hub.steps.at(d.landing + 1); next != nil {
+			l.nextNS = next.beginNS.Load()
+		}
+		if ns := d.hub.over.onGPU(&st.cost, &l); ns > 0 {
 			d.hub.ring.Add(spanring.CtrStepTimeNS, uint64(ns))
 		}
 	}

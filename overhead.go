@@ -23,8 +23,11 @@ const (
 //	and what the last step that spent cost.
 //
 // Two things widen that, both by a constant: where steps overlap, all that were open
-// when the last one spent count instead of the last; and the time of a step that runs
-// on the GPU beyond its part on the host is estimated until its lanes have landed.
+// when the last one spent count instead of the last; and what of the steps before runs
+// on the GPU when the first of the run begins, may be paid for in it.
+//
+// Where the budget for lanes leaves some out, what a step had on the GPU beyond its
+// part on the host is not known, and time between steps stands in: see betweenSteps.
 //
 // The agent has the same in C (backend/agent/csrc/overhead.c), to the last bit:
 // testdata/budgets.txt holds both to it.
@@ -54,11 +57,12 @@ type stepCost struct {
 	// hostNS is what of the step's part on the host the GPU's has not been held
 	// against yet, less 1; 0 before the end.
 	hostNS atomic.Int64
-	// bookedNS was paid for the GPU's part before it was known.
-	bookedNS atomic.Int64
 	// gpuNS is the GPU's part that no one has taken in yet; landed, that there is any.
 	gpuNS  atomic.Int64
 	landed atomic.Bool
+	// averaged: its length is in the mean. Of lanes on several GPUs the first to land
+	// make it.
+	averaged atomic.Bool
 }
 
 // reset makes a step's place another's.
@@ -70,6 +74,9 @@ func (c *stepCost) reset() {
 		c.landed.Store(false)
 		c.gpuNS.Store(0)
 	}
+	if c.averaged.Load() {
+		c.averaged.Store(false)
+	}
 }
 
 // endedStep is a step at its end.
@@ -79,16 +86,13 @@ type endedStep struct {
 	lanes, launches       uint32 // timed
 }
 
-// ended takes a step in that ended on the host, and returns the time that is known of
-// it.
+// ended takes a step in that ended on the host, and returns the time that became known
+// by it.
 func (o *overhead) ended(c *stepCost, e *endedStep) (knownNS int64) {
-	host := advance(&o.time.hostUntilNS, e.beginNS, e.endNS)
-	booked := int64(0)
-	if e.untimed || e.lanes > 0 {
-		booked = o.time.beyondHost()
-	}
-	if !e.armed {
-		o.time.meanNS.observe(host + booked)
+	knownNS, gap := advance(&o.time.hostUntilNS, e.beginNS, e.endNS)
+	seen := o.lanes.budget.bounds()
+	if seen {
+		knownNS += o.time.between.busy(gap, &o.time.meanNS)
 	}
 	launches, lanes := int64(e.launches)*launchCostNS, int64(e.lanes)*laneCostNS
 	switch {
@@ -100,48 +104,62 @@ func (o *overhead) ended(c *stepCost, e *endedStep) (knownNS int64) {
 	case !e.armed && !e.untimed:
 		o.lanes.spend(lanes)
 	}
-	o.pay(host + booked)
-	if e.untimed || e.lanes == 0 {
-		return host + booked // more will not be known
+	o.pay(knownNS)
+	if seen || e.lanes == 0 {
+		if !e.armed {
+			o.time.meanNS.observe(knownNS)
+		}
+		return knownNS // more will not be known
 	}
-	c.bookedNS.Store(booked)
-	c.hostNS.Store(host + 1)
-	if knownNS = host; c.landed.Load() {
+	c.hostNS.Store(knownNS + 1)
+	if c.landed.Load() {
 		knownNS += o.take(c, e.armed)
 	}
 	return knownNS
 }
 
-// onGPU takes in that the outermost lanes of a step, or some of them, ran from fromNS
-// to toNS, and returns the time that became known by it. It may be called again for
-// the same step.
-func (o *overhead) onGPU(c *stepCost, armed bool, fromNS, toNS int64) (knownNS int64) {
-	c.gpuNS.Add(advance(&o.time.gpuUntilNS, fromNS, toNS))
+// landedStep is a step whose outermost lanes, or some of them, have landed.
+type landedStep struct {
+	armed        bool
+	fromNS, toNS int64 // what they ran
+	// Its end on the host, and the begin of the step that follows; 0 where it is not
+	// known.
+	endNS, nextNS int64
+}
+
+// onGPU takes in what ran of a step on the GPU, and returns the time that became known
+// by it. It may be called again for the same step.
+func (o *overhead) onGPU(c *stepCost, l *landedStep) (knownNS int64) {
+	if o.lanes.budget.bounds() {
+		o.time.between.saw(l, &o.time.meanNS)
+		return 0
+	}
+	gpu, _ := advance(&o.time.gpuUntilNS, l.fromNS, l.toNS)
+	c.gpuNS.Add(gpu)
 	c.landed.Store(true)
 	if c.hostNS.Load() == 0 {
 		return 0 // its end takes it
 	}
-	return o.take(c, armed)
+	return o.take(c, l.armed)
 }
 
-// take holds the GPU's part of a step against its host's, and corrects what was paid.
-func (o *overhead) take(c *stepCost, armed bool) (knownNS int64) {
+// take holds the GPU's part of a step against its host's, and pays by what it has
+// beyond.
+func (o *overhead) take(c *stepCost, armed bool) (beyondNS int64) {
 	if !c.landed.Swap(false) {
 		return 0
 	}
-	gpu, booked := c.gpuNS.Swap(0), c.bookedNS.Swap(0)
-	host := c.hostNS.Load() - 1
-	used := min(host, gpu)
-	c.hostNS.Add(-used)
-	beyond := gpu - used
-	if !armed {
-		o.time.observeBeyond(beyond)
+	gpu, host := c.gpuNS.Swap(0), c.hostNS.Load()-1
+	beyondNS = gpu - min(host, gpu)
+	c.hostNS.Add(beyondNS - gpu)
+	if !armed && !c.averaged.Swap(true) {
+		o.time.meanNS.observe(host + beyondNS)
 	}
-	o.pay(beyond - booked)
-	return beyond
+	o.pay(beyondNS)
+	return beyondNS
 }
 
-// pay pays both budgets; ns under 0 takes back.
+// pay pays both budgets.
 func (o *overhead) pay(ns int64) {
 	o.arms.budget.pay(ns)
 	o.lanes.budget.pay(ns)
@@ -153,39 +171,62 @@ func (o *overhead) pay(ns int64) {
 // long before the GPU, and idling between steps is not step time.
 type stepTime struct {
 	hostUntilNS, gpuUntilNS atomic.Int64 // up to here it has been counted
-
-	// What the GPU's part of unarmed steps had beyond the host's: of the last that
-	// landed, and on average.
-	lastBeyondNS, meanBeyondNS atomic.Int64
-
-	meanNS runningMean // of unarmed steps
+	between                 betweenSteps
+	meanNS                  runningMean // of unarmed steps
 }
 
-// advance moves until to toNS and returns what of the time from fromNS on lies behind
-// it.
-func advance(until *atomic.Int64, fromNS, toNS int64) int64 {
+// advance moves until to toNS. It returns what of the time from fromNS on lies behind
+// it, and the gap that it leaves before.
+func advance(until *atomic.Int64, fromNS, toNS int64) (newNS, gapNS int64) {
 	for {
 		old := until.Load()
 		if toNS <= old {
-			return 0
+			return 0, 0
 		}
 		if until.CompareAndSwap(old, toNS) {
-			return toNS - min(toNS, max(fromNS, old))
+			if old != 0 {
+				gapNS = max(0, fromNS-old)
+			}
+			return toNS - min(toNS, max(fromNS, old)), gapNS
 		}
 	}
 }
 
-// stepTimeWeight is how many steps a running mean of step time is over.
-const stepTimeWeight = 32
+// betweenSteps says how much of the time in which the host is between two steps is step
+// time: as large a share of it as the GPU was busy after steps whose lanes were timed.
+// It is busy from a step's end to that of its lanes, since what they may have waited for
+// are the steps before.
+//
+// That is all of it in an engine that waits for nothing but the GPU, however much its
+// steps differ and whichever are timed.
+type betweenSteps struct {
+	gapNS, busyNS mean // of the time after timed steps
+	last          atomicFloat
+}
 
-// beyondHost estimates what a step's part on the GPU will have beyond the host's: no
-// more than the last one had, so that a load that shrinks is seen at once.
-func (t *stepTime) beyondHost() int64 { return min(t.lastBeyondNS.Load(), t.meanBeyondNS.Load()) }
+// busy is what of a gap between steps is step time.
+func (b *betweenSteps) busy(gapNS int64, step *runningMean) int64 {
+	gaps := b.gapNS.load()
+	if gapNS <= 0 || !(gaps > 0) {
+		return 0
+	}
+	// No more than after the last one, so that a pause is seen at once.
+	return int64(step.atMost(gapNS) * min(b.last.load(), b.busyNS.load()/gaps))
+}
 
-func (t *stepTime) observeBeyond(ns int64) {
-	t.lastBeyondNS.Store(ns)
-	mean := t.meanBeyondNS.Load()
-	t.meanBeyondNS.Store(mean + (ns-mean)/stepTimeWeight)
+// saw takes in what the GPU did after a step.
+func (b *betweenSteps) saw(l *landedStep, step *runningMean) {
+	if l.endNS == 0 || l.nextNS <= l.endNS {
+		return
+	}
+	gap := step.atMost(l.nextNS - l.endNS)
+	if !(gap > 0) {
+		return
+	}
+	busy := max(0, min(float64(l.toNS-l.endNS), gap))
+	b.last.store(busy / gap)
+	b.gapNS.observe(gap)
+	b.busyNS.observe(busy)
 }
 
 // maxOwedNS bounds what a budget is owed: 36 years.
@@ -196,8 +237,7 @@ const maxOwedNS = 1 << 60
 type budget struct {
 	share float64
 	// owedNS is the step time that has to pass before more may be spent. What is under 0
-	// was paid beyond that, and may still be taken back; it covers nothing that is spent
-	// later.
+	// was paid beyond that and covers nothing that is spent later.
 	owedNS atomic.Int64
 }
 
@@ -221,56 +261,75 @@ func (b *budget) spend(costNS int64) {
 
 // pay covers by the time of a step.
 func (b *budget) pay(stepNS int64) {
-	if !b.bounds() || stepNS == 0 {
+	if !b.bounds() || stepNS <= 0 {
 		return
 	}
 	for {
 		old := b.owedNS.Load()
-		if b.owedNS.CompareAndSwap(old, max(-maxOwedNS, min(old-stepNS, maxOwedNS))) {
+		if b.owedNS.CompareAndSwap(old, max(old-stepNS, -maxOwedNS)) {
 			return
 		}
 	}
 }
 
 // stride is in how many steps of that length costNS is within the budget.
-func (b *budget) stride(costNS int64, stepNS float64) uint32 {
-	if !b.bounds() || costNS <= 0 || !(stepNS > 0) {
+func (b *budget) stride(costNS, stepNS float64) uint32 {
+	if !b.bounds() || !(costNS > 0) || !(stepNS > 0) {
 		return 1
 	}
-	return uint32(max(1, min(math.Ceil(float64(costNS)/(b.share*stepNS)), math.MaxInt32)))
+	return uint32(max(1, min(math.Ceil(costNS/(b.share*stepNS)), math.MaxInt32)))
 }
 
 // laneBudget decides which steps' lanes are timed.
 type laneBudget struct {
 	budget    budget
-	costNS    atomic.Int64  // of the last step that it was spent on
+	costNS    mean          // of the steps that it was spent on
 	published atomic.Uint32 // stride
 }
 
 func (l *laneBudget) spend(costNS int64) {
 	if costNS > 0 {
-		l.costNS.Store(costNS)
+		l.costNS.observe(float64(costNS))
 		l.budget.spend(costNS)
 	}
 }
 
-// runningMean is an exponentially weighted mean, as float64 bits. Concurrent
-// observations may overwrite each other: one lost sample of many does no harm.
-type runningMean struct{ bits atomic.Uint64 }
+// atomicFloat is a float64 that goroutines share.
+type atomicFloat struct{ bits atomic.Uint64 }
 
-func (m *runningMean) load() float64 { return math.Float64frombits(m.bits.Load()) }
+func (f *atomicFloat) load() float64   { return math.Float64frombits(f.bits.Load()) }
+func (f *atomicFloat) store(v float64) { f.bits.Store(math.Float64bits(v)) }
 
-// observe takes one length in ns in. It counts for at most ten times the mean, so
-// that one stall does not say much.
+// mean is an exponentially weighted mean over some eight. Concurrent observations may
+// overwrite each other: one lost sample of many does no harm.
+type mean struct {
+	atomicFloat
+	any atomic.Bool
+}
+
+func (m *mean) observe(v float64) {
+	if old := m.load(); m.any.Swap(true) {
+		v = old + (v-old)/8
+	}
+	m.store(v)
+}
+
+// runningMean is the like of the length of steps in ns, over some 32. One counts for at
+// most ten times the mean, so that one stall does not say much.
+type runningMean struct{ atomicFloat }
+
+// atMost cuts ns at ten times the mean.
+func (m *runningMean) atMost(ns int64) float64 { return min(float64(ns), 10*m.load()) }
+
 func (m *runningMean) observe(ns int64) {
 	if ns <= 0 {
 		return
 	}
 	v := float64(ns)
-	if mean := m.load(); mean > 0 {
-		v = mean + (min(v, 10*mean)-mean)/stepTimeWeight
+	if old := m.load(); old > 0 {
+		v = old + (m.atMost(ns)-old)/32
 	}
-	m.bits.Store(math.Float64bits(v))
+	m.store(v)
 }
 
 // Overhead is what telemetry is reckoned to cost the engine, and what was chosen to
@@ -310,7 +369,7 @@ func (h *Hub) strides() (kernels, lanes uint32) {
 		kernels = o.arms.stride(o.time.meanNS.load())
 		fallthrough
 	case l >= LevelLane:
-		lanes = o.lanes.budget.stride(o.lanes.costNS.Load(), o.time.meanNS.load())
+		lanes = o.lanes.budget.stride(o.lanes.costNS.load(), o.time.meanNS.load())
 	}
 	return kernels, lanes
 }

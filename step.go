@@ -34,10 +34,18 @@ type stepTable struct {
 	state [openSteps]stepState
 }
 
+// at is the place of a step, nil once it is another's.
+func (t *stepTable) at(step uint64) *stepState {
+	if s := &t.state[step%openSteps]; step != 0 && s.id.Load() == step {
+		return s
+	}
+	return nil
+}
+
 // ended is cudaevents.Options.StepEnded.
 func (t *stepTable) ended(step uint64) (int64, bool) {
-	s := &t.state[step%openSteps]
-	if s.id.Load() != step {
+	s := t.at(step)
+	if s == nil {
 		// Overtaken by a later step: it ended, or was given up, long ago.
 		return 0, true
 	}

@@ -200,7 +200,15 @@ void lt_landed(lt_context *c, const lt_span *s) {
   lt_hub *h = c->hub;
   lt_step_state *st = &h->step[c->landing % LT_OPEN_STEPS];
   if (c->landing != 0 && atomic_load(&st->id) == c->landing) {
-    const int64_t known = lt_overhead_on_gpu(&h->over, &st->cost, c->landing_armed, c->land_from, c->land_to);
+    const lt_step_state *next = &h->step[(c->landing + 1) % LT_OPEN_STEPS];
+    const lt_landed_step l = {
+        .armed = c->landing_armed,
+        .from_ns = c->land_from,
+        .to_ns = c->land_to,
+        .end_ns = atomic_load(&st->end_ns),
+        .next_ns = atomic_load(&next->id) == c->landing + 1 ? atomic_load(&next->begin_ns) : 0,
+    };
+    const int64_t known = lt_overhead_on_gpu(&h->over, &st->cost, &l);
     if (known > 0)
       lt_ring_add(h->ring, LT_CTR_STEP_TIME_NS, (uint64_t)known);
   }

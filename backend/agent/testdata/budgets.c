@@ -11,12 +11,12 @@ enum { MOST = 400000 };
 
 static lt_overhead over;
 static lt_step_cost cost[MOST];
-static bool is_armed[MOST];
-static struct landing {
-  int at;
-  int64_t from, to;
-} queue[MOST];
-static int steps, first, last, armed, untimed;
+static struct step {
+  bool armed;
+  uint32_t lanes; // timed
+  int64_t begin, end, from, to;
+} all[MOST];
+static int steps, first, landed, armed, untimed; // landed: its lanes are taken in when the next ones land
 static int64_t now, gpu_free;
 static uint64_t seed, decided, owed;
 
@@ -32,14 +32,28 @@ static int64_t vary(int64_t ns, int64_t jitter) {
 
 static int64_t later(int64_t a, int64_t b) { return a > b ? a : b; }
 
-static void step(int64_t host, int64_t gpu, uint32_t lanes, uint32_t launches, int behind, int64_t idle, int64_t jitter) {
+static int64_t land(void) {
+  const struct step *s = &all[first];
+  if (s->lanes > 0) {
+    if (landed >= 0) {
+      const struct step *l = &all[landed];
+      const lt_landed_step v = {l->armed, l->from, l->to, l->end, all[landed + 1].begin};
+      lt_overhead_on_gpu(&over, &cost[landed], &v);
+    }
+    landed = first;
+  }
+  first++;
+  return s->to;
+}
+
+static void step(int64_t host, int64_t gpu, uint32_t lanes, uint32_t launches, int behind, int64_t idle, int64_t jitter, int64_t times) {
   bool asked, out;
   const bool on = lt_overhead_begin(&over, true, &asked, &out);
   if (out)
     lanes = 0;
   if (!on)
     launches = 0;
-  int64_t host_ns = vary(host, jitter), gpu_ns = vary(gpu, jitter);
+  int64_t host_ns = vary(host, jitter) * times, gpu_ns = vary(gpu, jitter) * times;
   const int64_t more = (int64_t)lanes * LT_LANE_COST_NS + (int64_t)launches * LT_LAUNCH_COST_NS;
   if (gpu > 0)
     gpu_ns += more;
@@ -54,18 +68,12 @@ static void step(int64_t host, int64_t gpu, uint32_t lanes, uint32_t launches, i
   gpu_free = to;
   const lt_ended_step e = {begin, end, on, asked, out, lanes, launches};
   lt_overhead_ended(&over, &cost[steps], &e);
-  is_armed[steps] = on;
-  if (lanes > 0)
-    queue[last++] = (struct landing){steps, from, to};
-  steps++;
+  all[steps++] = (struct step){on, lanes, begin, end, from, to};
   armed += on;
   untimed += out;
   now = end;
-  while (last - first > behind) {
-    const struct landing *q = &queue[first++];
-    lt_overhead_on_gpu(&over, &cost[q->at], is_armed[q->at], q->from, q->to);
-    now = later(now, q->to);
-  }
+  while (steps - first > behind)
+    now = later(now, land());
   now += idle;
   hash(&decided, on | asked << 1 | out << 2);
   hash(&owed, atomic_load(&over.arms.budget.owed_ns));
@@ -85,23 +93,24 @@ int main(void) {
   while (fgets(line, sizeof line, stdin) != NULL) {
     uint32_t every, lanes, launches, ask;
     double kernels, lane_share;
-    int n, behind;
-    int64_t host, gpu, idle, jitter;
+    int n, behind, each;
+    int64_t host, gpu, idle, jitter, times;
     if (sscanf(line, "settings every %u kernels %lf lanes %lf", &every, &kernels, &lane_share) == 3) {
       lt_overhead_init(&over, every, kernels, lane_share);
       memset(cost, 0, sizeof cost);
-      steps = first = last = armed = untimed = 0;
+      steps = first = armed = untimed = 0;
+      landed = -1;
       now = 1000000000;
       gpu_free = 0;
       seed = 1;
       decided = owed = UINT64_C(14695981039346656037);
-    } else if (sscanf(line, "phase steps %d host %" SCNd64 " gpu %" SCNd64 " lanes %u launches %u behind %d idle %" SCNd64 " jitter %" SCNd64 " ask %u",
-                      &n, &host, &gpu, &lanes, &launches, &behind, &idle, &jitter, &ask) == 9) {
-      if (steps + n > MOST)
+    } else if (sscanf(line, "phase steps %d host %" SCNd64 " gpu %" SCNd64 " lanes %u launches %u behind %d idle %" SCNd64 " jitter %" SCNd64 " each %d times %" SCNd64 " ask %u",
+                      &n, &host, &gpu, &lanes, &launches, &behind, &idle, &jitter, &each, &times, &ask) == 11) {
+      if (steps + n > MOST || each < 1)
         return 1;
       atomic_fetch_add(&over.arms.asked, (int64_t)ask);
-      while (n-- > 0)
-        step(host, gpu, lanes, launches, behind, idle, jitter);
+      for (int i = 0; i < n; i++)
+        step(host, gpu, lanes, launches, behind, idle, jitter, i % each == each - 1 ? times : 1);
     } else if (strncmp(line, "result ", 7) == 0) {
       result();
     }
