@@ -201,7 +201,6 @@ func advance(until *atomic.Int64, fromNS, toNS int64) (newNS, gapNS int64) {
 // steps differ and whichever are timed.
 type betweenSteps struct {
 	gapNS, busyNS mean // of the time after timed steps
-	last          atomicFloat
 }
 
 // busy is what of a gap between steps is step time.
@@ -210,8 +209,7 @@ func (b *betweenSteps) busy(gapNS int64, step *runningMean) int64 {
 	if gapNS <= 0 || !(gaps > 0) {
 		return 0
 	}
-	// No more than after the last one, so that a pause is seen at once.
-	return int64(step.atMost(gapNS) * min(b.last.load(), b.busyNS.load()/gaps))
+	return int64(step.atMost(gapNS) * min(1, b.busyNS.load()/gaps))
 }
 
 // saw takes in what the GPU did after a step.
@@ -223,10 +221,8 @@ func (b *betweenSteps) saw(l *landedStep, step *runningMean) {
 	if !(gap > 0) {
 		return
 	}
-	busy := max(0, min(float64(l.toNS-l.endNS), gap))
-	b.last.store(busy / gap)
 	b.gapNS.observe(gap)
-	b.busyNS.observe(busy)
+	b.busyNS.observe(max(0, min(float64(l.toNS-l.endNS), gap)))
 }
 
 // maxOwedNS bounds what a budget is owed: 36 years.

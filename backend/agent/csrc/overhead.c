@@ -99,13 +99,12 @@ static int64_t advance(_Atomic int64_t *until, int64_t from_ns, int64_t to_ns, i
   return to_ns - least(to_ns, most(from_ns, old));
 }
 
-// busy is what of a gap between steps is step time: no more than after the last one
-// that was timed, so that a pause is seen at once.
+// busy is what of a gap between steps is step time.
 static int64_t busy(const lt_overhead *o, int64_t gap_ns) {
   const double gaps = load(&o->between.gap_ns.bits);
   if (gap_ns <= 0 || !(gaps > 0))
     return 0;
-  return (int64_t)(at_most(o, gap_ns) * lt_min(load(&o->between.last), load(&o->between.busy_ns.bits) / gaps));
+  return (int64_t)(at_most(o, gap_ns) * lt_min(1, load(&o->between.busy_ns.bits) / gaps));
 }
 
 // saw takes in what the GPU did after a step.
@@ -115,10 +114,8 @@ static void saw(lt_overhead *o, const lt_landed_step *l) {
   const double gap = at_most(o, l->next_ns - l->end_ns);
   if (!(gap > 0))
     return;
-  const double of_it = lt_max(0, lt_min((double)(l->to_ns - l->end_ns), gap));
-  store(&o->between.last, of_it / gap);
   observe(&o->between.gap_ns, gap);
-  observe(&o->between.busy_ns, of_it);
+  observe(&o->between.busy_ns, lt_max(0, lt_min((double)(l->to_ns - l->end_ns), gap)));
 }
 
 // Steps ------------------------------------------------------------------------------

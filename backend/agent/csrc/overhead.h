@@ -67,7 +67,6 @@ typedef struct lt_overhead {
   // before.
   struct {
     lt_mean gap_ns, busy_ns; // of the time after timed steps
-    _Atomic uint64_t last;   // share, bits of a double
   } between;
 } lt_overhead;
 
