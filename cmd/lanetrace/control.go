@@ -78,15 +78,23 @@ func (c *levelSetCmd) Run(a *app) error {
 }
 
 type armCmd struct {
-	Steps positive `required:"" help:"How many of the next steps to time kernel by kernel." placeholder:"N"`
+	Steps armCount `required:"" help:"How many of the next steps to time kernel by kernel." placeholder:"N"`
 	controlFlags
 	waitFlag
+}
+
+// Validate implements kong's validation.
+func (c *armCmd) Validate() error {
+	if c.Steps == 0 {
+		return errors.New("--steps: want 1 or more")
+	}
+	return nil
 }
 
 // Run asks each engine. Only at level kernel are steps armed: below it the request
 // is kept, which is said.
 func (c *armCmd) Run(a *app) error {
-	return c.ask(a, c.Wait, spanring.Control{ArmSteps: uint32(min(int64(c.Steps), 1<<32-1))}, func(e *liveEngine) string {
+	return c.ask(a, c.Wait, spanring.Control{ArmSteps: uint32(c.Steps)}, func(e *liveEngine) string {
 		if lanetrace.Level(e.info.Level) < lanetrace.LevelKernel {
 			return fmt.Sprintf("%d steps will be armed once its level is kernel; it is %s: lanetrace level set kernel", c.Steps, collector.LevelText(e.info.Level))
 		}
@@ -220,7 +228,7 @@ func (f *controlFlags) ask(a *app, wait period, c spanring.Control, what func(*l
 			case !alive:
 				fail(q.liveEngine, "ended before it acted on the request")
 			case late:
-				fail(q.liveEngine, "has not acted on the request for %s; it will if it runs on", time.Duration(wait))
+				fail(q.liveEngine, "has not acted on the request for %s; it will if it runs on, but not if it is the demo's, which is a recording", time.Duration(wait))
 			default:
 				left = append(left, q)
 			}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"sync"
@@ -201,8 +202,10 @@ func removeRings(d spanring.Dir, before []string) error {
 		if was[p] || !madeHere(p) {
 			continue
 		}
-		if err := os.Remove(p); err != nil {
-			errs = append(errs, fmt.Errorf("remove ring: %w", err))
+		for _, p := range []string{p, p + spanring.ControlSuffix} {
+			if err := os.Remove(p); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				errs = append(errs, fmt.Errorf("remove ring: %w", err))
+			}
 		}
 	}
 	return errors.Join(errs...)

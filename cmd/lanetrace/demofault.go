@@ -200,7 +200,7 @@ func (s *stage) report() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	text, _, err := new(reportCmd).reportOn(reportSource{src: collector.NewRingSource(r)}, report.Options{Width: s.a.widthOf(s.a.stdout)}, nil)
+	text, _, err := new(reportCmd).reportOn(s.a, reportSource{src: collector.NewRingSource(r)}, report.Options{Width: s.a.widthOf(s.a.stdout)}, nil)
 	return text, err
 }
 

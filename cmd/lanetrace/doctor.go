@@ -353,6 +353,9 @@ func askAccount(ctx context.Context, addr string) (as []collector.Account, err e
 		if errors.As(err, &ue) {
 			err = ue.Err
 		}
+		if errors.Is(err, context.DeadlineExceeded) {
+			err = fmt.Errorf("no answer in %v", askWait)
+		}
 		return nil, err
 	}
 	defer resp.Body.Close()

@@ -25,7 +25,8 @@ type sidecarProcess struct {
 	url string
 }
 
-func startSidecar(t *testing.T, args ...string) *sidecarProcess {
+// process is a command line in a process of its own.
+func process(t *testing.T, args ...string) *exec.Cmd {
 	t.Helper()
 	self, err := os.Executable()
 	if err != nil {
@@ -36,7 +37,12 @@ func startSidecar(t *testing.T, args ...string) *sidecarProcess {
 	if err := os.Symlink(self, link); err != nil {
 		t.Fatal(err)
 	}
-	p := &sidecarProcess{cmd: exec.Command(link, append([]string{"sidecar", "--listen", "127.0.0.1:0"}, args...)...)}
+	return exec.Command(link, args...)
+}
+
+func startSidecar(t *testing.T, args ...string) *sidecarProcess {
+	t.Helper()
+	p := &sidecarProcess{cmd: process(t, append([]string{"sidecar", "--listen", "127.0.0.1:0"}, args...)...)}
 	p.cmd.Stderr = &p.err
 	p.cmd.Env = append(os.Environ(), "OTEL_METRICS_EXPORTER=none")
 	if err := p.cmd.Start(); err != nil {

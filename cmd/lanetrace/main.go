@@ -18,6 +18,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/signal"
 	"slices"
@@ -40,8 +41,15 @@ func realMain() int {
 			os.Unsetenv(k)
 		}
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	ends := []os.Signal{os.Interrupt, syscall.SIGTERM}
+	if !signal.Ignored(syscall.SIGHUP) { // as nohup has it
+		ends = append(ends, syscall.SIGHUP)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), ends...)
 	defer stop()
+	// Who reads our output may go first, as tee does at Ctrl-C. That is an error of the
+	// write, not our end: what is queued is still sent, what was made is removed.
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	// A second signal ends the process at once.
 	context.AfterFunc(ctx, func() { time.AfterFunc(sameSignal, stop) })
 	return run(ctx, os.Args[1:], os.Stdout, os.Stderr)
@@ -60,7 +68,7 @@ const (
 
 // app is what all commands share.
 type app struct {
-	ctx            context.Context // ends with the first SIGINT or SIGTERM
+	ctx            context.Context // ends with the first SIGINT, SIGTERM or SIGHUP
 	stdout, stderr io.Writer
 	getenv         func(string) string
 	log            *logger
@@ -178,7 +186,11 @@ func parseError(err error, args []string) error {
 	if len(args) > 1 && args[0] == "level" && new(lanetrace.Level).UnmarshalText([]byte(args[1])) == nil {
 		return usagef("want lanetrace level set %s (see lanetrace level --help)", args[1])
 	}
-	return usagef("%s (see lanetrace %s--help)", strings.TrimPrefix(err.Error(), strings.TrimSpace(cmd)+": "), cmd)
+	text := strings.TrimPrefix(err.Error(), strings.TrimSpace(cmd)+": ")
+	if flag, ok := strings.CutSuffix(text, `: expected value value but got "EOL" (<EOL>)`); ok {
+		text = flag + " wants a value"
+	}
+	return usagef("%s (see lanetrace %s--help)", text, cmd)
 }
 
 // fail says an error in one line and returns its exit code.
@@ -189,6 +201,10 @@ func (a *app) fail(err error) int {
 	var x exitError
 	if errors.As(err, &x) && x.err == nil {
 		return x.code
+	}
+	var pe *fs.PathError
+	if errors.Is(err, syscall.EPIPE) && errors.As(err, &pe) && pe.Path == os.Stdout.Name() {
+		return exitSignal + int(syscall.SIGPIPE) // the reader has had enough, as head has
 	}
 	a.say("%s", oneLine(err.Error()))
 	if x.err != nil {

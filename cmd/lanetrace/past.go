@@ -16,7 +16,10 @@ import (
 // past writes what the rings still hold of the time just past: every step that
 // ended in it, and those that are under way.
 func (c *recordCmd) past(a *app, dir spanring.Dir) (err error) {
-	if _, err := os.Lstat(c.Out); err == nil {
+	discard, name := func() error { return os.Remove(c.Out) }, c.Out
+	if c.Out == standardOutput {
+		discard, name = func() error { return nil }, "standard output"
+	} else if _, err := os.Lstat(c.Out); err == nil {
 		return fmt.Errorf("%s exists: give another --out, or --force to write over it", c.Out)
 	}
 	rings, err := openRings(dir)
@@ -53,11 +56,11 @@ func (c *recordCmd) past(a *app, dir spanring.Dir) (err error) {
 	case err != nil:
 		return err
 	case engines == 0 && c.Engine == "" && len(seen) > 0:
-		return errors.Join(fmt.Errorf("no live engine in %s: --engine takes one that ended: %s", dir.Path, namesOf(seen)), os.Remove(c.Out))
+		return errors.Join(fmt.Errorf("no live engine in %s: --engine takes one that ended: %s", dir.Path, namesOf(seen)), discard())
 	case engines == 0:
-		return errors.Join(c.Engine.none(dir.Path, seen), os.Remove(c.Out))
+		return errors.Join(c.Engine.none(dir.Path, seen), discard())
 	case w.steps == 0:
-		a.say("wrote %s: the rings hold no step of the last %v", c.Out, time.Duration(c.Last))
+		a.say("wrote %s: the rings hold no step of the last %v", name, time.Duration(c.Last))
 		return nil
 	}
 	reach := time.Duration(time.Now().UnixNano() - w.firstUnixNS).Round(time.Second)
@@ -65,7 +68,7 @@ func (c *recordCmd) past(a *app, dir spanring.Dir) (err error) {
 	if engines == 1 {
 		text = fmt.Sprintf("%s steps of 1 engine", report.Count(w.steps))
 	}
-	a.say("wrote %s: %s, the oldest of %v ago", c.Out, text, reach)
+	a.say("wrote %s: %s, the oldest of %v ago", name, text, reach)
 	return nil
 }
 

@@ -14,7 +14,7 @@ import (
 )
 
 type recordCmd struct {
-	Out    string      `short:"o" help:"File to write (recordings end in .ltrec)." required:"" placeholder:"FILE"`
+	Out    string      `short:"o" help:"File to write (recordings end in .ltrec); with --last - is standard output." required:"" placeholder:"FILE"`
 	Last   period      `help:"Write what the rings still hold of the time just past, at most so long, and end at once." placeholder:"D"`
 	Format format      `help:"With --last: chrome (trace events, which https://ui.perfetto.dev opens), text or otlp-json (default chrome)." placeholder:"text|otlp-json|chrome"`
 	Engine engineMatch `help:"Record only this engine: a service name, an executable or the beginning of a run id." placeholder:"E"`
@@ -35,6 +35,8 @@ func (c *recordCmd) Validate() error {
 	switch {
 	case c.Last != 0 && c.Duration != 0:
 		return errors.New("--last writes what is past, --duration what is to come: give one of them")
+	case c.Last == 0 && c.Out == standardOutput:
+		return errors.New("a recording goes to a file: only --last writes to standard output")
 	case c.Last == 0 && c.Format != "":
 		return errors.New("--format is for --last; a recording is played in any format by replay")
 	}
@@ -51,9 +53,13 @@ func (c *recordCmd) Run(a *app) (err error) {
 		return err
 	}
 	if c.Force {
-		if st, err := os.Lstat(c.Out); err == nil && st.Mode().IsRegular() {
+		switch st, err := os.Lstat(c.Out); {
+		case err != nil: // nothing is there
+		case !st.Mode().IsRegular():
+			return fmt.Errorf("%s is no regular file, and not written over: give another --out", c.Out)
+		default:
 			if err := os.Remove(c.Out); err != nil {
-				return fmt.Errorf("replace recording: %w", err)
+				return bareOpen(c.Out, err)
 			}
 		}
 	}

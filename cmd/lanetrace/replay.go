@@ -29,7 +29,7 @@ type replayCmd struct {
 	Since   moment      `help:"Only steps that ended at this time or later: how long ago, such as 90s or 2h, or a time, such as 2026-01-31T15:04:05." placeholder:"TIME"`
 	Until   moment      `help:"Only steps that began at this time or before." placeholder:"TIME"`
 	Format  format      `help:"What to write to standard output: text, otlp-json or chrome (trace events, which https://ui.perfetto.dev opens). Default: text, unless there is an OTLP endpoint." placeholder:"text|otlp-json|chrome"`
-	Out     string      `short:"o" help:"Write to this file instead of standard output." placeholder:"FILE"`
+	Out     string      `short:"o" help:"Write to this file instead of standard output, which - is too." placeholder:"FILE"`
 	Select  bool        `help:"Write only the steps that a live engine's would be chosen from, not every step."`
 	Metrics string      `help:"Write to this file, - for standard output, what /metrics would have said where playing ends, readings of GPUs included. Steps are written only if --format, --out or --otlp-endpoint says so, too." placeholder:"FILE"`
 	Engine  engineMatch `help:"Play only this engine: a service name, an executable or the beginning of a run id." placeholder:"E"`
@@ -43,6 +43,9 @@ type replayCmd struct {
 func (c *replayCmd) Validate() error {
 	if c.OTLPEndpoint != "" && (c.Format != "" || c.Out != "") {
 		return errors.New("--otlp-endpoint sends spans, --format and --out write them: give one of them")
+	}
+	if c.Metrics != "" && c.Metrics == c.Out {
+		return errors.New("--metrics and --out name the same file")
 	}
 	if since, until := c.Since.unixNS(), c.Until.unixNS(); since != 0 && until != 0 && until < since {
 		return errors.New("--until lies before --since")
@@ -117,7 +120,10 @@ func (c *replayCmd) Run(a *app) (err error) {
 		shown(unixNS)
 		return sink.wait(a.ctx)
 	}
-	err = errors.Join(p.play(a.ctx), metrics.write(a))
+	if err = p.play(a.ctx); errors.Is(err, errWriteFailed) {
+		return nil // the sink says why
+	}
+	err = errors.Join(err, metrics.write(a))
 	left.say(a)
 	if err == nil {
 		err = runs.damage
@@ -458,17 +464,15 @@ func (c *replayCmd) sink(a *app) (*sink, error) {
 	return a.fileSink(c.Format, c.Out)
 }
 
-// fileSink writes in a format, to a file or, if none is named, to standard output.
+// fileSink writes in a format to an output. One that cannot be written to ends the
+// replay; what went wrong is the error of close.
 func (a *app) fileSink(f format, path string) (*sink, error) {
-	out, closeOut := a.stdout, func() error { return nil }
-	if path != "" {
-		f, err := os.Create(path)
-		if err != nil {
-			return nil, bareOpen(path, err)
-		}
-		out, closeOut = f, f.Close
+	file, closeOut, err := a.output(path)
+	if err != nil {
+		return nil, err
 	}
-	s := &sink{wait: func(context.Context) error { return nil }}
+	out := &noting{Writer: file}
+	s := &sink{wait: func(context.Context) error { return out.failed }}
 	var end io.Closer
 	switch f {
 	case formatOTLPJSON:

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"os"
 
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
 
@@ -33,10 +32,7 @@ func (c *replayCmd) metrics(a *app, src *recording.Readings) (m *replayMetrics, 
 	if c.Metrics == "" {
 		return nil, nil
 	}
-	m = &replayMetrics{
-		ins: collector.NewInstruments(collector.InstrumentOptions{Version: lanetrace.Version}), replayReadings: newReplayReadings(src), out: a.stdout,
-		closeOut: func() error { return nil },
-	}
+	m = &replayMetrics{ins: collector.NewInstruments(collector.InstrumentOptions{Version: lanetrace.Version}), replayReadings: newReplayReadings(src)}
 	if m.prom, err = prometheus.New(prometheus.Options{Producers: []sdkmetric.Producer{m.ins.AllForms()}, Logger: a.log.slog(true)}); err != nil {
 		return nil, err
 	}
@@ -48,14 +44,8 @@ func (c *replayCmd) metrics(a *app, src *recording.Readings) (m *replayMetrics, 
 	if err := errors.Join(m.ins.Register(meter), collector.RegisterDevices(meter, m.readings.Stats)); err != nil {
 		return nil, err
 	}
-	if c.Metrics != "-" {
-		f, err := os.Create(c.Metrics)
-		if err != nil {
-			return nil, bareOpen(c.Metrics, err)
-		}
-		m.out, m.closeOut = f, f.Close
-	}
-	return m, nil
+	m.out, m.closeOut, err = a.output(c.Metrics)
+	return m, err
 }
 
 // instruments are those of the runs that are played; m may be nil.

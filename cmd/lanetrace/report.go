@@ -25,7 +25,7 @@ type reportCmd struct {
 	JSON   bool        `name:"json" help:"Print one JSON document for machines, with all kernels and call sites; docs/report.md describes its keys."`
 	Memory bool        `help:"Report on the device memory alone: total, slack, call sites, files, guard bands, suspected leaks."`
 	MinMiB mebibytes   `name:"min-mib" help:"With --memory: list call sites of at least so many MiB (default: all)." placeholder:"N"`
-	Pprof  string      `help:"Write the live device memory by call site as a profile that go tool pprof opens, and print a report only with --memory." placeholder:"OUT"`
+	Pprof  string      `help:"Write the live device memory by call site as a profile that go tool pprof opens, - for standard output, and print a report only with --memory." placeholder:"OUT"`
 	Width  cells       `help:"Width of the report (default: the terminal's, or 80)." placeholder:"CELLS"`
 	dirFlags
 
@@ -36,6 +36,9 @@ type reportCmd struct {
 func (c *reportCmd) Validate() error {
 	if c.JSON && (c.Memory || c.Pprof != "") {
 		return errors.New("--json prints one document, which has the memory too: give it without --memory and --pprof")
+	}
+	if c.Memory && c.Pprof == standardOutput {
+		return errors.New("--memory prints a report on standard output: give --pprof a file")
 	}
 	return nil
 }
@@ -107,7 +110,7 @@ func (c *reportCmd) Run(a *app) (err error) {
 			}
 		}
 		o.Recorded = s.whole
-		text, hasStep, err := c.reportOn(s, o, doc)
+		text, hasStep, err := c.reportOn(a, s, o, doc)
 		drawn = drawn || hasStep
 		if err != nil && first == nil {
 			first = bareRecording(err)
@@ -248,7 +251,7 @@ func stepNotThere(o report.Options, what string) error {
 
 // reportOn reads a source and writes its report, or adds it to doc. The report is
 // of what could be read before an error; hasStep is whether it has one.
-func (c *reportCmd) reportOn(s reportSource, o report.Options, doc *report.Document) (text string, hasStep bool, err error) {
+func (c *reportCmd) reportOn(a *app, s reportSource, o report.Options, doc *report.Document) (text string, hasStep bool, err error) {
 	r := report.New(o)
 	p, err := collector.NewProcessor(s.src, collector.ProcessorOptions{Observers: []collector.Observer{r}, Taps: []collector.Tap{r}})
 	if err != nil {
@@ -270,14 +273,14 @@ func (c *reportCmd) reportOn(s reportSource, o report.Options, doc *report.Docum
 		text = r.Text(e)
 	}
 	if c.Pprof != "" && err == nil {
-		err = writeProfile(c.Pprof, e)
+		err = a.writeProfile(c.Pprof, e)
 	}
 	return text, r.Exemplary() != nil, errors.Join(err, p.Close())
 }
 
-// writeProfile writes the engine's memory as a profile. One that cannot be written
+// writeProfile writes the engine's memory as a profile. One that cannot be made
 // leaves no file behind that was not there before.
-func writeProfile(path string, e *collector.Engine) error {
+func (a *app) writeProfile(path string, e *collector.Engine) error {
 	m := e.Memory()
 	if m.State == spanring.AllocsNotTracked {
 		return fmt.Errorf("engine %s: %w", e.Label(), memprofile.ErrNotTracked)
@@ -286,10 +289,12 @@ func writeProfile(path string, e *collector.Engine) error {
 	if err := memprofile.Write(&b, &m, e.NowMonoNS()+e.Source().WallOffsetNS()); err != nil {
 		return err
 	}
-	if err := os.WriteFile(path, b.Bytes(), 0o644); err != nil {
-		return bareOpen(path, err)
+	w, closeOut, err := a.output(path)
+	if err != nil {
+		return err
 	}
-	return nil
+	_, err = w.Write(b.Bytes())
+	return errors.Join(err, closeOut())
 }
 
 func closeAll(sources []reportSource) (err error) {

@@ -567,7 +567,7 @@ func (s *runSide) report() {
 		var text string
 		if err == nil {
 			for _, r := range src {
-				text, _, err = c.reportOn(r, o, nil)
+				text, _, err = c.reportOn(s.a, r, o, nil)
 			}
 		}
 		if err != nil {

@@ -53,7 +53,7 @@ func (c *sidecarCmd) Run(a *app) error {
 	s.serve()
 	a.say("serving %s/metrics, and the live page at %[1]s/", s.url())
 	a.say("OTLP is %s", a.otlpText(c.OTLPEndpoint))
-	if keep != nil {
+	if keep != nil && !keep.Stats().Failing {
 		a.say("recordings go to %s", c.Keep)
 	}
 	gpus.start(ctx)
