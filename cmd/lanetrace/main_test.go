@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
@@ -212,12 +213,19 @@ func differs(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// freeport NAME puts a port that was just free into the variable NAME.
+// freeport NAME puts a port that is free into the variable NAME: one that nobody is
+// given who asks for any.
 func freePort(ts *testscript.TestScript, neg bool, args []string) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	ts.Check(err)
-	ts.Setenv(args[0], strconv.Itoa(l.Addr().(*net.TCPAddr).Port))
-	ts.Check(l.Close())
+	for range 100 {
+		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", 20_000+rand.IntN(10_000)))
+		if err != nil {
+			continue
+		}
+		ts.Setenv(args[0], strconv.Itoa(l.Addr().(*net.TCPAddr).Port))
+		ts.Check(l.Close())
+		return
+	}
+	ts.Fatalf("no port is free")
 }
 
 // patience is how long a test waits for what must happen.

@@ -232,8 +232,15 @@ func TestEnds(t *testing.T) {
 	})
 	t.Run("interrupt", func(t *testing.T) {
 		for _, mode := range []string{"--async", "--no-verify"} {
-			ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			dir := ringDir(t)
+			go func() {
+				for tick := time.Tick(5 * time.Millisecond); ctx.Err() == nil; <-tick {
+					if ended, err := stepEnded(dir); ended || err != nil {
+						cancel()
+					}
+				}
+			}()
 			got := decode(t, ctx, "--duration", "1h", "--rate", "1000", "--dir", dir, "--no-verify", mode)
 			cancel()
 			s := &got.sum
@@ -332,32 +339,34 @@ func TestSignalEndsCleanly(t *testing.T) {
 // waitForSteps returns when a step has ended in the ring in dir.
 func waitForSteps(t *testing.T, dir string) {
 	t.Helper()
-	ticker := time.NewTicker(5 * time.Millisecond)
-	defer ticker.Stop()
-	deadline := time.After(time.Minute)
-	for {
-		paths, err := spanring.Dir{Path: dir, Group: -1}.List()
-		if err != nil {
+	tick := time.Tick(5 * time.Millisecond)
+	for end := time.Now().Add(time.Minute); ; <-tick {
+		switch ended, err := stepEnded(dir); {
+		case err != nil:
 			t.Fatal(err)
-		}
-		for _, p := range paths {
-			r, err := spanring.Open(p, spanring.ReaderOptions{})
-			if err != nil {
-				t.Fatal(err)
-			}
-			c, err := r.Counters()
-			r.Close()
-			if err != nil {
-				t.Fatal(err)
-			}
-			if c[spanring.CtrStepsEnded] > 0 {
-				return
-			}
-		}
-		select {
-		case <-ticker.C:
-		case <-deadline:
+		case ended:
+			return
+		case time.Now().After(end):
 			t.Fatal("no step in the ring")
 		}
 	}
+}
+
+// stepEnded reports whether a step has ended in a ring in dir.
+func stepEnded(dir string) (bool, error) {
+	paths, err := spanring.Dir{Path: dir, Group: -1}.List()
+	if err != nil {
+		return false, err
+	}
+	for _, p := range paths {
+		r, err := spanring.Open(p, spanring.ReaderOptions{})
+		if err != nil {
+			return false, err
+		}
+		c, err := r.Counters()
+		if err = errors.Join(err, r.Close()); err != nil || c[spanring.CtrStepsEnded] > 0 {
+			return err == nil, err
+		}
+	}
+	return false, nil
 }
