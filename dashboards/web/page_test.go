@@ -51,14 +51,24 @@ func played(t *testing.T, o synth.Options, po Options) (*Page, *collector.Engine
 // event is one server-sent event.
 type event struct{ name, data string }
 
-// readEvents reads n events of a stream. Every event must be one line of data.
-func readEvents(t *testing.T, body io.Reader, n int) (out []event) {
-	t.Helper()
+// events are a stream's, in their order.
+type events struct {
+	t  *testing.T
+	sc *bufio.Scanner
+}
+
+func eventsOf(t *testing.T, body io.Reader) *events {
 	sc := bufio.NewScanner(body)
 	sc.Buffer(nil, 64<<20)
+	return &events{t, sc}
+}
+
+// next are the next n events. Every event must be one line of data.
+func (s *events) next(n int) (out []event) {
+	s.t.Helper()
 	var e event
-	for len(out) < n && sc.Scan() {
-		switch line := sc.Text(); {
+	for len(out) < n && s.sc.Scan() {
+		switch line := s.sc.Text(); {
 		case line == "":
 			if e.name != "" {
 				out = append(out, e)
@@ -70,11 +80,11 @@ func readEvents(t *testing.T, body io.Reader, n int) (out []event) {
 			e.data = line[6:]
 		case strings.HasPrefix(line, "retry: "):
 		default:
-			t.Fatalf("line %.80q", line)
+			s.t.Fatalf("line %.80q", line)
 		}
 	}
 	if len(out) < n {
-		t.Fatalf("%d events, want %d: %v", len(out), n, sc.Err())
+		s.t.Fatalf("%d events, want %d: %v", len(out), n, s.sc.Err())
 	}
 	return out
 }
@@ -126,7 +136,7 @@ func TestStreamHasTheSteps(t *testing.T) {
 	if r.Header.Get("Content-Type") != "text/event-stream; charset=utf-8" {
 		t.Errorf("headers %v", r.Header)
 	}
-	es := readEvents(t, r.Body, 3)
+	es := eventsOf(t, r.Body).next(3)
 	if es[0].name != "run" || es[1].name != "steps" || es[2].name != "state" {
 		t.Fatalf("events %s, %s, %s", es[0].name, es[1].name, es[2].name)
 	}
@@ -201,17 +211,51 @@ func TestStreamHasTheSteps(t *testing.T) {
 	}
 }
 
+// hung is an engine with a lane in flight that was enqueued as its time began.
+type hung struct{ *synth.Engine }
+
+func (hung) Busy() ([]spanring.SlotEntry, error) {
+	return []spanring.SlotEntry{{State: spanring.SlotClosed, Slot: spanring.Slot{Kind: spanring.KindLane, Step: 7, EnqueueMonoNS: 1}}}, nil
+}
+
+// What is in flight is told with its age, as long as the engine lives.
+func TestStreamTellsWhatIsInFlight(t *testing.T) {
+	var engines []*collector.Engine
+	p := New(Options{Engines: func() []*collector.Engine { return engines }})
+	t.Cleanup(p.Close)
+	pr, err := collector.NewProcessor(hung{synth.New(synth.Options{Duration: 20 * time.Millisecond})}, collector.ProcessorOptions{Observers: []collector.Observer{p}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := pr.Poll(); err != nil {
+		t.Fatal(err)
+	}
+	e := pr.Engine()
+	engines = append(engines, e)
+	s := &stream{p: p, run: e}
+	if got := s.engineState(e); got.Busy != 1 || got.Oldest == nil || *got.Oldest != (oldestLine{7, e.NowMonoNS() - 1}) {
+		t.Errorf("%d in flight, the oldest %+v at %d", got.Busy, got.Oldest, e.NowMonoNS())
+	}
+	if err := errors.Join(pr.Drain(), pr.Close()); err != nil {
+		t.Fatal(err)
+	}
+	if got := s.engineState(e); got.Oldest != nil {
+		t.Errorf("after its end %+v", got.Oldest)
+	}
+}
+
 // Steps that come later follow, once; of another engine nothing is sent.
 func TestStreamFollows(t *testing.T) {
 	p, e, steps := played(t, synth.Options{Duration: 20 * time.Millisecond}, Options{Refresh: 5 * time.Millisecond})
 	srv := serve(t, p)
 	r := open(t, srv.URL+"/live/events?engine="+e.Label())
-	readEvents(t, r.Body, 3)
+	stream := eventsOf(t, r.Body)
+	stream.next(3)
 	more := steps[len(steps)-1].Clone()
 	more.Number = 1 << 40
 	p.ObserveStep(more)
 	for {
-		ev := readEvents(t, r.Body, 1)[0]
+		ev := stream.next(1)[0]
 		if ev.name != "steps" {
 			continue
 		}
@@ -225,7 +269,7 @@ func TestStreamFollows(t *testing.T) {
 		break
 	}
 	other := open(t, srv.URL+"/live/events?engine=other")
-	ev := readEvents(t, other.Body, 2)
+	ev := eventsOf(t, other.Body).next(2)
 	var st state
 	if err := json.Unmarshal([]byte(ev[0].data), &st); err != nil || ev[0].name != "state" || ev[1].name != "state" || st.Engine != nil || len(st.Engines) != 1 {
 		t.Errorf("of another engine: %+v, %v", ev, err)
@@ -389,7 +433,7 @@ func TestViewersAreBounded(t *testing.T) {
 	p, _, _ := played(t, synth.Options{Duration: 5 * time.Millisecond}, Options{MaxViewers: 1, Refresh: 5 * time.Millisecond})
 	srv := serve(t, p)
 	first := open(t, srv.URL+"/live/events")
-	readEvents(t, first.Body, 1)
+	eventsOf(t, first.Body).next(1)
 	if r := open(t, srv.URL+"/live/events"); r.StatusCode != http.StatusServiceUnavailable || r.Header.Get("Retry-After") == "" {
 		t.Errorf("one too many: %s", r.Status)
 	}

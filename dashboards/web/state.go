@@ -70,10 +70,12 @@ type engineState struct {
 	Account collector.Account `json:"account"`
 	// Unbalanced are the lines of the account that do not add up at this moment: while
 	// something moves that may be.
-	Unbalanced []string    `json:"unbalanced"`
-	Busy       int         `json:"busy"` // pair slots in flight
-	Clocks     []clockLine `json:"clocks"`
-	GPUTime    gpuTimeLine `json:"gpu_time"`
+	Unbalanced []string `json:"unbalanced"`
+	Busy       int      `json:"busy"` // pair slots in flight
+	// Oldest is the span that has been in flight longest, of an engine that lives.
+	Oldest  *oldestLine `json:"oldest,omitempty"`
+	Clocks  []clockLine `json:"clocks"`
+	GPUTime gpuTimeLine `json:"gpu_time"`
 	// Overhead is missing where the engine does not measure it.
 	Overhead *overheadLine `json:"overhead,omitempty"`
 	Seconds  int           `json:"seconds"` // that the tables are of
@@ -82,6 +84,12 @@ type engineState struct {
 	Kernels  []kernelLine  `json:"kernels"`
 	History  []secondLine  `json:"history"` // since the last state
 	Memory   memoryState   `json:"memory"`
+}
+
+// oldestLine is a span in flight.
+type oldestLine struct {
+	Step  uint64 `json:"step"`
+	AgeNS int64  `json:"age"` // since it was enqueued
 }
 
 type clockLine struct {
@@ -161,6 +169,9 @@ func (s *stream) engineState(e *collector.Engine) *engineState {
 		GPUTime: gpuTimeLine{g.LaneNS, g.WithinNS, g.BetweenNS, g.UntimedNS},
 		Seconds: ts.Seconds, Steps: ts.Steps, Lanes: laneLines(ts.Lanes),
 		Memory: s.memoryState(e),
+	}
+	if f, ok := e.OldestInFlight(); ok && e.State() == collector.EngineLive {
+		o.Oldest = &oldestLine{f.Slot.Step, max(0, int64(f.Age))}
 	}
 	if v := e.Overhead(); v.StepTime > 0 {
 		o.Overhead = &overheadLine{}

@@ -30,8 +30,7 @@ func contrast(a, b [3]float64) float64 {
 // Text is legible light and dark, everything that can be used has a name, and all of it
 // can be used without a mouse.
 func TestAccessible(t *testing.T) {
-	addr := freeAddr(t)
-	start(t, addr, "demo")
+	addr, _ := start(t, "demo")
 	b := newTab(t, "http://"+addr+"/")
 	b.until("steps and tables", `globalThis.lanetrace?.held().length > 8 && document.querySelectorAll("#lanes tbody tr").length > 0`)
 

@@ -20,8 +20,7 @@ func later[T any](b *tab, expression string) (v T) {
 // them, streams apart; neighbours that overlap by less than the clock is sure of do
 // not.
 func TestLayout(t *testing.T) {
-	addr := freeAddr(t)
-	start(t, addr, "demo")
+	addr, _ := start(t, "demo")
 	b := newTab(t, "http://"+addr+"/")
 	got := later[[]string](b, `import("/live/model.js").then((m) => {
 		const names = [["outer"], ["inner"], ["k", "the whole k"]];
@@ -59,8 +58,7 @@ func TestLayout(t *testing.T) {
 // What was lost is red, and said with its reason; an account that does not add up at
 // the moment says by how much.
 func TestHealthOfLosses(t *testing.T) {
-	addr := freeAddr(t)
-	start(t, addr, "demo")
+	addr, _ := start(t, "demo")
 	b := newTab(t, "http://"+addr+"/")
 	got := later[map[string]string](b, `import("/live/tables.js").then((m) => {
 		m.showHealth({ state: "died", level: "lane", kernel_every: 0, lane_every: 4, overhead: { kernels: 0.003, lanes: 0.0125 }, busy: 3, clocks: null, gpu_time: { lane: 3, within: 1, between: 0, untimed: 0 }, account: {
@@ -86,10 +84,9 @@ func TestHealthOfLosses(t *testing.T) {
 // The picker shows the engine that is picked, and a reload does too.
 func TestPicker(t *testing.T) {
 	dir := t.TempDir()
-	one, two := freeAddr(t), freeAddr(t)
-	start(t, one, "demo", "--dir", dir+"/rings")
-	start(t, two, "demo", "--dir", dir+"/rings")
-	b := newTab(t, "http://"+two+"/")
+	start(t, "demo", "--dir", dir+"/rings")
+	addr, _ := start(t, "demo", "--dir", dir+"/rings")
+	b := newTab(t, "http://"+addr+"/")
 	b.until("two engines", `document.querySelectorAll("#engines option").length === 2 && lanetrace.held().length > 0`)
 	labels := js[[]string](b, `[...document.querySelectorAll("#engines option")].map((o) => o.value)`)
 	if labels[1] != labels[0]+"-2" {

@@ -1,15 +1,14 @@
 package browser
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"sync"
 	"syscall"
@@ -20,10 +19,10 @@ import (
 const root = "../.."
 
 // patience is how long anything here may take.
-const patience = 60 * time.Second
+const patience = 3 * time.Minute
 
-// binary is the program under test.
-var binary string
+// binary is the program under test, and engine one that it looks at.
+var binary, engine string
 
 func TestMain(m *testing.M) { os.Exit(testMain(m)) }
 
@@ -38,8 +37,8 @@ func testMain(m *testing.M) int {
 		return 1
 	}
 	defer os.RemoveAll(dir)
-	binary = filepath.Join(dir, "lanetrace")
-	build := exec.Command("go", "build", "-trimpath", "-o", binary, "./cmd/lanetrace")
+	binary, engine = filepath.Join(dir, "lanetrace"), filepath.Join(dir, "decode")
+	build := exec.Command("go", "build", "-trimpath", "-o", dir+"/", "./cmd/lanetrace", "./examples/decode")
 	build.Dir, build.Stderr = root, os.Stderr
 	if err := build.Run(); err != nil {
 		fmt.Fprintln(os.Stderr, "build lanetrace:", err)
@@ -48,35 +47,26 @@ func testMain(m *testing.M) int {
 	return m.Run()
 }
 
-// freeAddr is an address of this machine that nobody listens on.
-func freeAddr(t *testing.T) string {
+// start starts lanetrace with arguments, waits until it answers, and returns where and
+// what ends it. The test's end does too.
+func start(t *testing.T, args ...string) (addr string, stop func()) {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
+	return startAt(t, "127.0.0.1:0", args...)
 }
 
-// start starts lanetrace with arguments, waits until it answers at addr, and
-// returns what ends it. The test's end does too.
-func start(t *testing.T, addr string, args ...string) (stop func()) {
+var serving = regexp.MustCompile(`http://([0-9.:]+)/metrics\b`)
+
+// startAt is start at an address.
+func startAt(t *testing.T, at string, args ...string) (addr string, stop func()) {
 	t.Helper()
-	var out bytes.Buffer
-	cmd := exec.Command(binary, append(args, "--listen", addr)...)
-	cmd.Stdout, cmd.Stderr = &out, &out
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	stop = sync.OnceFunc(func() {
-		_ = cmd.Process.Signal(syscall.SIGTERM) // it may have ended
-		if err := cmd.Wait(); err != nil {
-			t.Errorf("lanetrace %v: %v\n%s", args, err, &out)
+	stop, said := run(t, binary, append(args, "--listen", at)...)
+	poll(t, "answer of lanetrace "+args[0], func() bool {
+		if m := serving.FindStringSubmatch(said()); m != nil {
+			addr = m[1]
 		}
-	})
-	t.Cleanup(stop)
-	poll(t, "answer at "+addr, func() bool {
+		if addr == "" {
+			return false
+		}
 		r, err := http.Get("http://" + addr + "/healthz")
 		if err != nil {
 			return false
@@ -84,7 +74,35 @@ func start(t *testing.T, addr string, args ...string) (stop func()) {
 		defer r.Body.Close()
 		return r.StatusCode == http.StatusOK
 	})
-	return stop
+	return addr, stop
+}
+
+// run runs a program until the test's end, if not stop, which must be a good one.
+func run(t *testing.T, program string, args ...string) (stop func(), said func() string) {
+	t.Helper()
+	out := filepath.Join(t.TempDir(), "out")
+	f, err := os.Create(out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close() // the program has its own
+	said = func() string {
+		b, _ := os.ReadFile(out) // not there: it said nothing
+		return string(b)
+	}
+	cmd := exec.Command(program, args...)
+	cmd.Stdout, cmd.Stderr = f, f
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	stop = sync.OnceFunc(func() {
+		_ = cmd.Process.Signal(syscall.SIGTERM) // it may have ended
+		if err := cmd.Wait(); err != nil {
+			t.Errorf("%s %v: %v\n%s", filepath.Base(program), args, err, said())
+		}
+	})
+	t.Cleanup(stop)
+	return stop, said
 }
 
 // poll waits for a condition.

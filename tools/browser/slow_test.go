@@ -27,8 +27,7 @@ const judged = `
 // Only slow steps are shown when asked for, all of them and the latest in view; a step
 // says that it is slow, and that its lanes were left out.
 func TestSlowSteps(t *testing.T) {
-	addr := freeAddr(t)
-	start(t, addr, "demo")
+	addr, _ := start(t, "demo")
 	b := newTab(t, "http://"+addr+"/", judged)
 	b.until("slow steps", `globalThis.lanetrace?.held().filter((s) => s.slow).length > 10`)
 	b.key("0") // what is held stays

@@ -4,11 +4,16 @@ import { byID, el } from "./dom.js";
 import { theme } from "./colors.js";
 import { Held, decode } from "./model.js";
 import { Overview, Timeline, describe } from "./timeline.js";
-import { showHealth, showKernels, showLanes, showMemory } from "./tables.js";
+import { duration } from "./format.js";
+import { showHealth, showKernels, showLanes, showMemory, stuck } from "./tables.js";
 
 const followed = 8; // steps in view while the newest are followed
 
-let run = null; // the run shown
+const none = { label: "", run: "", base_unix_ns: "0" };
+
+let run = none; // what the header, the tables and the charts are of
+let of = none; // and the timeline: an earlier one where the view stands still
+let stale = false; // what is held came before: of another run, or with times counted from elsewhere
 let state = null;
 let held = new Held();
 let source = null;
@@ -42,15 +47,12 @@ function connect() {
   source.addEventListener("run", (e) => begin(JSON.parse(e.data)));
   source.addEventListener("steps", (e) => more(JSON.parse(e.data)));
   source.addEventListener("state", (e) => now(JSON.parse(e.data)));
-  source.onopen = () => {
-    // The stream begins anew with everything that is held.
-    run = null;
-    link("live", "live");
-  };
+  source.onopen = () => link("live", "live");
   const mine = source;
   source.onerror = () => {
-    link("no answer, trying again", "away");
-    if (mine.readyState === EventSource.CLOSED) again = setTimeout(connect, 2000); // refused: the browser gives up
+    const refused = mine.readyState === EventSource.CLOSED; // and the browser gives up
+    link(refused ? "refused, trying again" : "no answer, trying again", "away");
+    if (refused) again = setTimeout(connect, 2000);
   };
 }
 
@@ -59,23 +61,31 @@ function link(text, cls) {
   byID("link").className = cls;
 }
 
+// begin starts with a run, of which all that the server holds comes next. A view that
+// stands still goes on doing so.
 function begin(r) {
   run = r;
-  held = new Held();
-  skipped = frozen = 0;
-  charts.reset(r);
-  timeline.baseUnix = r.base_unix_ns;
-  timeline.select(null);
-  setFollow(true);
-  byID("about").textContent = [r.gpu, r.model, r.producer, `pid ${r.pid}`, `run ${r.run.slice(0, 8)}`].filter(Boolean).join(" · ");
-  byID("about").title = `run ${r.run}`;
+  charts.reset();
+  byID("about").textContent = r.run && [r.gpu, r.model, r.producer, `pid ${r.pid}`, `run ${r.run.slice(0, 8)}`].filter(Boolean).join(" · ");
+  byID("about").title = r.run && `run ${r.run}`;
+  frozen = 0;
+  stale = !follow && held.steps.length > 0;
+  if (!stale) {
+    of = r;
+    held = new Held();
+    skipped = 0;
+    timeline.baseUnix = r.base_unix_ns;
+    timeline.select(null);
+    setFollow(true);
+  }
   refill();
 }
 
 function more(event) {
   const steps = decode(event);
   if (!follow) {
-    frozen += steps.length + event.skipped;
+    const last = held.steps.at(-1)?.n ?? -1; // a stream that began anew sends those before it again
+    frozen += steps.filter((s) => s.n > last).length + event.skipped;
     drawn();
     return;
   }
@@ -90,11 +100,7 @@ function now(s) {
   pick(s.engines);
   nothing(s);
   for (const id of ["get-chrome", "get-recording"]) byID(id).hidden = !s.downloads;
-  if (!s.engine) {
-    if (run) begin({ label: "", run: "", base_unix_ns: "0", gpu: "", model: "", producer: "", pid: 0 });
-    run = null;
-    byID("about").textContent = "";
-  }
+  if (!s.engine && run !== none) begin(none);
   const e = s.engine ?? null;
   charts.add(e);
   showLanes(e);
@@ -107,13 +113,14 @@ function pick(engines) {
   const select = byID("engines");
   const want = engines.map((e) => [e.label, e.state === "live" ? e.label : `${e.label} (${e.state})`]);
   if (engine && !engines.some((e) => e.label === engine)) want.unshift([engine, `${engine} (not there)`]);
-  if (JSON.stringify(want) !== select.dataset.list) {
+  const changed = JSON.stringify(want) !== select.dataset.list;
+  if (changed) {
     select.dataset.list = JSON.stringify(want);
     select.replaceChildren(...want.map(([value, text]) => el("option", { value }, text.length > 80 ? text.slice(0, 79) + "…" : text)));
   }
   select.disabled = want.length === 0;
-  const shown = engine || run?.label;
-  if (shown !== undefined && document.activeElement !== select) select.value = shown;
+  // A choice that is being made is left alone.
+  if (changed || document.activeElement !== select) select.value = engine || run.label;
 }
 
 // nothing says plainly why there is nothing to see.
@@ -121,11 +128,12 @@ function nothing(s) {
   let text = "";
   if (s.engines.length === 0) text = `No engine yet: ${s.waiting || "nothing is read so far"}. An engine appears here as soon as it opens lanetrace.`;
   else if (!s.engine) text = `Engine ${engine} is not there. Choose another one.`;
-  else if (s.engine.level === "off" && s.engine.state === "live") text = "This engine's level is off: nothing is measured. “lanetrace level lane” raises it.";
+  else if (stuck(s.engine)) text = `A span of step ${s.engine.oldest.step} has been in flight for ${duration(s.engine.oldest.age)}. Unless it is meant to take that long, the GPU hangs, or waits for something that does not come.`;
+  else if (s.engine.level === "off" && s.engine.state === "live") text = "This engine's level is off: nothing is measured. “lanetrace level set lane” raises it.";
   else if (held.steps.length === 0) text = "No step has ended yet.";
-  else if (s.engine.level === "basic" && s.engine.state === "live") text = "This engine's level is basic: steps are timed on the host only. “lanetrace level lane” adds lanes.";
+  else if (s.engine.level === "basic" && s.engine.state === "live") text = "This engine's level is basic: steps are timed on the host only. “lanetrace level set lane” adds lanes.";
   else if (s.engine.state === "ended") text = "This engine has ended. What is shown is the last of it.";
-  else if (s.engine.state === "died") text = `This engine died without a clean end. What is shown is the last of it${s.engine.busy ? `; ${s.engine.busy} spans were in flight` : ""}.`;
+  else if (s.engine.state === "died") text = `This engine died without a clean end. What is shown is the last of it${s.engine.busy ? `; spans in flight: ${s.engine.busy}` : ""}.`;
   byID("nothing").textContent = text;
   byID("nothing").hidden = text === "";
 }
@@ -137,6 +145,7 @@ function chosen() {
 }
 
 function refill() {
+  if (document.hidden) return; // nobody looks
   const steps = chosen();
   timeline.set(steps);
   if (follow) timeline.showSteps(steps.slice(only ? -1 : -followed), true);
@@ -149,7 +158,8 @@ function drawn() {
   const n = steps.filter((s) => s.z >= timeline.a && s.a <= timeline.z).length;
   const parts = [`${n} of ${held.steps.length} steps`];
   if (only) parts.push(steps.length === 0 ? `no ${only} step is held` : `${steps.length} ${only}`);
-  if (frozen > 0) parts.push(`${frozen} newer: F follows`);
+  if (of.run !== run.run) parts.push(`of run ${of.run.slice(0, 8)}, an earlier one: F follows`);
+  else if (frozen > 0) parts.push(`${frozen} newer: F follows`);
   else if (skipped > 0) parts.push(`${skipped} skipped: more than a page can take`);
   byID("shown").textContent = parts.join(" · ");
   for (const id of ["get-chrome", "get-recording"]) byID(id).disabled = n === 0;
@@ -210,22 +220,23 @@ function spanBy(d) {
 // download fetches the steps in view; what goes wrong is said.
 async function download(format) {
   const steps = chosen().filter((s) => s.z >= timeline.a && s.a <= timeline.z).map((s) => s.n).sort((x, y) => x - y);
-  const ranges = [];
+  let ranges = [];
   for (const n of steps) {
     const last = ranges[ranges.length - 1];
     if (last && last[1] + 1 >= n) last[1] = n;
     else ranges.push([n, n]);
   }
-  const text = ranges.slice(-64).map(([a, z]) => (a === z ? `${a}` : `${a}-${z}`)).join(",");
-  const url = `/live/download?run=${encodeURIComponent(run.run)}&format=${format}&steps=${text}`;
+  ranges = ranges.slice(-64); // as many as a server takes
+  const text = ranges.map(([a, z]) => (a === z ? `${a}` : `${a}-${z}`)).join(",");
+  const url = `/live/download?run=${encodeURIComponent(of.run)}&format=${format}&steps=${text}`;
   const box = byID("details");
   try {
     const r = await fetch(url);
     if (!r.ok) throw new Error((await r.text()).trim());
-    const a = el("a", { href: URL.createObjectURL(await r.blob()), download: `lanetrace-${run.run.slice(0, 8)}-${steps[0]}.${format === "chrome" ? "json" : "ltrec"}` });
+    const a = el("a", { href: URL.createObjectURL(await r.blob()), download: `lanetrace-${of.run.slice(0, 8)}-${ranges[0][0]}.${format === "chrome" ? "json" : "ltrec"}` });
     a.click();
     setTimeout(() => URL.revokeObjectURL(a.href), 10000);
-    box.textContent = `${steps.length} steps written.`;
+    box.textContent = `Steps written: ${ranges.reduce((n, [a, z]) => n + z - a + 1, 0)}.`;
   } catch (e) {
     box.replaceChildren(el("span", { class: "bad" }, "No download: " + e.message));
   }
@@ -236,6 +247,10 @@ async function download(format) {
 const actions = {
   follow: () => {
     setFollow(true);
+    if (stale) {
+      begin(none);
+      connect();
+    }
     refill();
   },
   slow: () => setOnly("slow"),
@@ -275,6 +290,7 @@ byID("engines").addEventListener("change", (e) => {
   engine = e.target.value;
   history.replaceState(null, "", "?engine=" + encodeURIComponent(engine));
   e.target.blur();
+  setFollow(true);
   connect();
 });
 
@@ -309,6 +325,7 @@ preferred.addEventListener("change", () => {
   if (!stored()) setTheme(preferred.matches ? "dark" : "light", false);
 });
 addEventListener("resize", drawn);
+document.addEventListener("visibilitychange", refill);
 // For the browser's console, and for tests.
 globalThis.lanetrace = { timeline, held: () => held.steps, state: () => state };
 setTheme(stored() ?? (preferred.matches ? "dark" : "light"), false);

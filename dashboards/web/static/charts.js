@@ -6,6 +6,12 @@ import { colorOf, cssColor } from "./colors.js";
 
 const maxPoints = 600;
 
+// alone are the places of values that have none beside them: no line shows them.
+function alone(plot, series) {
+  const v = plot.data[series];
+  return v.flatMap((y, i) => (y != null && v[i - 1] == null && v[i + 1] == null ? [i] : []));
+}
+
 // Where sizes are marked.
 const powersOfTwo = Array.from({ length: 48 }, (_, i) => 2 ** i);
 
@@ -115,7 +121,7 @@ export class Charts {
       width: box.clientWidth, height: 140, legend: { show: false }, cursor: { show: false },
       scales: { x: { time: false }, y: { range: (u, min, max) => [from, max > from ? max * 1.08 : from + 1] } },
       axes: [{ ...axis, size: 26, values: (u, vs) => vs.map((v) => (v === 0 ? "now" : v + " s")) }, { ...axis, incrs, size: 64, values: (u, vs) => vs.map(text), label: title, labelSize: 16, labelFont: "11px system-ui, sans-serif" }],
-      series: [{}, ...series.map(({ label, stroke, fill, width, dash }) => ({ label, stroke, fill, width, dash, points: { show: false } }))],
+      series: [{}, ...series.map(({ label, stroke, fill, width, dash }) => ({ label, stroke, fill, width, dash, points: { size: 4, fill: stroke, filter: alone } }))],
     }, data, box);
     this.plots[id] = { key, plot };
   }

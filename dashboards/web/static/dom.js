@@ -13,10 +13,11 @@ export function el(tag, attributes = {}, ...children) {
   return e;
 }
 
-// rows replaces a table's rows: arrays of cells, texts or elements.
+// rows replaces a table's rows: arrays of cells, texts or elements. A text alone
+// is said across all columns.
 export function rows(table, list) {
   const body = table.tBodies[0];
-  body.replaceChildren(...list.map((cells) => el("tr", {}, ...cells.map((c) => {
+  body.replaceChildren(...list.map((cells) => !Array.isArray(cells) ? el("tr", {}, el("td", { class: "none", colspan: table.tHead.rows[0].cells.length }, cells)) : el("tr", {}, ...cells.map((c) => {
     const td = el("td", {}, c);
     if (!(c instanceof Node)) td.title = String(c);
     return td;

@@ -8,13 +8,11 @@ function named(name, of) {
   return cell;
 }
 
-const none = (text) => [[el("span", { class: "quiet" }, text)]];
-
 export function showLanes(e) {
   const t = byID("lanes");
-  byID("lanes-of").textContent = e ? `last ${count(e.seconds)} s, ${count(e.steps)} steps, armed ones not timed here${e.lane_every > 1 ? `; of one step in ${count(e.lane_every)}` : ""}` : "";
+  byID("lanes-of").textContent = e ? `last ${count(e.seconds)} s, ${count(e.steps)} steps, armed ones left out${e.lane_every > 1 ? `; of one step in ${count(e.lane_every)}` : ""}` : "";
   const lanes = (e?.lanes ?? []).filter((l) => l.count > 0);
-  if (lanes.length === 0) return rows(t, none("No lane has ended in the last minute."));
+  if (lanes.length === 0) return rows(t, ["No lane has ended in the last minute."]);
   rows(t, lanes.map((l) => [named(l.name, "lane"), duration(l.p50), duration(l.p99), share(l.sum, e.seconds * 1e9), (l.count / e.seconds).toFixed(1)]));
 }
 
@@ -23,8 +21,8 @@ export function showKernels(e) {
   const ks = e?.kernels ?? [];
   if (ks.length === 0) {
     let why = "No kernel was timed in the last minute.";
-    if (e && e.level !== "kernel") why += ` At level ${e.level} kernels are timed only on request: “lanetrace arm”.`;
-    return rows(t, none(why));
+    if (e && e.level !== "kernel") why += ` At level ${e.level} none is: “lanetrace level set kernel” has them timed.`;
+    return rows(t, [why]);
   }
   const all = ks.reduce((n, k) => n + k.sum, 0);
   rows(t, ks.map((k) => [named(k.name, "kernel"), duration(k.sum), share(k.sum, all), duration(k.sum / k.count), count(k.count)]));
@@ -33,11 +31,11 @@ export function showKernels(e) {
 export function showMemory(e) {
   const m = e?.memory;
   const tracked = m && m.state !== "not_tracked";
-  byID("memory-of").textContent = !m ? "" : m.state + (m.approximate ? ", sites approximate" : "");
+  byID("memory-of").textContent = m?.approximate ? "sites approximate" : "";
   if (!tracked || m.state === "stale") {
     facts(byID("memory-now"), []);
     byID("suspects").replaceChildren();
-    return rows(byID("sites"), none(!m ? "No engine." : m.state === "stale" ? "The level is off: what is known of the memory is no longer true." : "This engine keeps no ledger of its memory."));
+    return rows(byID("sites"), [!m ? "No engine." : m.state === "stale" ? "The level is off: what is known of the memory is no longer true." : "This engine keeps no ledger of its memory."]);
   }
   facts(byID("memory-now"), [
     ["live", bytes(m.live)], ["peak", bytes(m.peak)], ["allocations", count(m.count)],
@@ -49,8 +47,11 @@ export function showMemory(e) {
     el("p", { class: "bad" }, `Suspected leak: ${s.site} grew by ${bytes(s.grown)} in ${duration(s.over)} (${bytes(s.rate)}/s), ${bytes(s.bytes)} live`))));
   const sites = (m.sites ?? []).map((s) => [el("span", { title: s.function ? `${s.function} ${s.site}` : s.site }, el("span", { class: "swatch", color: colorOf(s.site, "site") }), s.site), bytes(s.bytes), share(s.bytes, m.live), count(s.count)]);
   if (m.unlisted > 0) sites.push(["beyond the table", bytes(m.unlisted), share(m.unlisted, m.live), ""]);
-  rows(byID("sites"), sites.length ? sites : none("Nothing is allocated."));
+  rows(byID("sites"), sites.length ? sites : ["Nothing is allocated."]);
 }
+
+// stuck says whether a span is in flight for longer than any step should be.
+export const stuck = (e) => (e?.oldest?.age ?? 0) > 10e9;
 
 // lines are the three lines of the account: what came in, and what became of it.
 // What is lost is red as soon as there is any.
@@ -109,9 +110,9 @@ export function showHealth(e) {
     ["level", e.level === "kernel" && e.kernel_every ? `kernel, one step in ${count(e.kernel_every)}` : e.level],
     ...(e.lane_every > 1 ? [["lanes", `of one step in ${count(e.lane_every)}`]] : []),
     ...(e.overhead ? [["timing takes, of steps", `kernels ${share(e.overhead.kernels, 1)}, lanes ${share(e.overhead.lanes, 1)}`]] : []),
-    ["pairs in flight", count(e.busy)],
+    ["pairs in flight", e.oldest ? `${count(e.busy)}, the oldest for ${duration(e.oldest.age)}` : count(e.busy), stuck(e) ? "bad" : undefined],
     ["GPU time in lanes", share(g.lane, all)], ["in steps, outside lanes", share(g.within, all)], ["between steps", share(g.between, all)],
   ];
-  for (const c of e.clocks ?? []) list.push([`clock of GPU ${c.device}`, `± ${duration(c.uncertainty_ns)}`], ["constant", `${exact(c.constant_ns)}, ${c.calibration}`]);
+  for (const c of e.clocks ?? []) list.push([`clock of GPU ${c.device}`, `± ${duration(c.uncertainty_ns)}`], ["taken off a kernel", `${exact(c.constant_ns)}, ${c.calibration}`]);
   facts(byID("facts"), list);
 }

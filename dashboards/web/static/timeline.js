@@ -7,7 +7,7 @@ import { calibrations, gaps, kinds, layout } from "./model.js";
 const left = 104; // of the rows' names
 const top = 20; // of the axis
 const between = 3;
-const minSpan = 20; // ns from edge to edge at the closest
+const minSpan = 20, maxSpan = 3.6e12; // ns from edge to edge
 
 export class Timeline {
   constructor(canvas, tip, { onView, onSelect }) {
@@ -96,13 +96,9 @@ export class Timeline {
 
   // show has the view from a to z.
   show(a, z, quiet = false) {
-    if (!(z - a >= minSpan)) {
-      const mid = (a + z) / 2;
-      a = mid - minSpan / 2;
-      z = mid + minSpan / 2;
-    }
-    this.a = a;
-    this.z = Math.min(z, a + 3.6e12);
+    const mid = (a + z) / 2, span = Math.min(Math.max(z - a, minSpan), maxSpan);
+    this.a = mid - span / 2;
+    this.z = mid + span / 2;
     if (!quiet) this.onView();
     this.redraw();
   }
@@ -124,6 +120,7 @@ export class Timeline {
   }
 
   zoom(by, around = (this.a + this.z) / 2) {
+    by = Math.min(Math.max(by, minSpan / (this.z - this.a)), maxSpan / (this.z - this.a));
     this.show(around - (around - this.a) * by, around + (this.z - around) * by);
   }
 
@@ -217,6 +214,7 @@ export class Timeline {
   }
 
   axis(g, k, w, h) {
+    if (this.steps.length === 0) return;
     const raw = (this.z - this.a) / Math.max(2, this.width / 110);
     const p = 10 ** Math.floor(Math.log10(raw));
     const size = [1, 2, 5, 10].map((m) => m * p).find((v) => v >= raw) ?? 10 * p;
