@@ -28,6 +28,7 @@ var telemetryTests = []test{
 	{"somebody else's capture", foreignCapture},
 	{"level and arming flip", flips},
 	{"a handle used again", reusedHandle},
+	{"a handle is reused at once", reusedAtOnce},
 	{"one busy stream delays no other", busyStream},
 	{"many streams at once", manyStreams},
 	{"steps overlap", overlap},
@@ -535,6 +536,39 @@ func reusedHandle(s *suite, t *testing.T) {
 	if spans := x.drain(); len(spans) != 0 {
 		t.Errorf("a lane that was open when its stream was destroyed landed: %+v", spans)
 	}
+}
+
+// reusedAtOnce: streams come and go on several threads, and the end of one does nothing
+// to the next under its handle.
+func reusedAtOnce(s *suite, t *testing.T) {
+	x := s.telemetry(t, "lane")
+	lane := x.hub.Lane("decode")
+	step := x.hub.StepBegin()
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			for range 250 {
+				st, err := x.gpu.CreateStream()
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				x.dev.LaneBegin(step, lane, st).End()
+				if err := x.gpu.DestroyStream(st); err != nil {
+					t.Error(err)
+					return
+				}
+				x.hub.Harvest() // there are not so many slots
+			}
+		})
+	}
+	wg.Wait()
+	step.End()
+	x.drain()
+	for why := spanring.FailNone + 1; int(why) < spanring.NumReasons; why++ {
+		x.wantCounter(why.Counter(), 0, 0)
+	}
+	x.wantCounter(spanring.CtrMisuse, 0, 0)
 }
 
 func busyStream(s *suite, t *testing.T) {

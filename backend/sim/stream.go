@@ -66,14 +66,22 @@ func (g *GPU) DestroyStream(h backend.Stream) error {
 	if err == nil && (h == 0 || h == g.host) {
 		err = errInvalidHandle
 	}
-	if err == nil {
-		g.destroyStream(s)
-	}
 	g.mu.Unlock()
+	if err == nil {
+		// Before the handle goes, which is another stream's at once. Without the lock,
+		// which telemetry takes under its own.
+		g.dev.StreamDestroyed(h)
+		g.mu.Lock()
+		if g.byHandle[h] == s {
+			g.destroyStream(s)
+		} else { // somebody was faster
+			err = errInvalidHandle
+		}
+		g.mu.Unlock()
+	}
 	if err != nil {
 		return fmt.Errorf("sim: destroy stream %#x: %w", h, err)
 	}
-	g.dev.StreamDestroyed(h)
 	return nil
 }
 
