@@ -263,7 +263,7 @@ func TestLingerEnds(t *testing.T) {
 	writeStep(w, 1, 0)
 	eventually(t, "the engine", func() bool { return len(c.Engines()) == 1 })
 	w.Close()
-	eventually(t, "the engine is forgotten", func() bool { return len(c.Engines()) == 0 && len(ins.list()) == 0 })
+	eventually(t, "the engine is forgotten", func() bool { return len(c.Engines()) == 0 && len(ins.Engines()) == 0 })
 	// Its file is still there, but it is not read again.
 	c.mu.Lock()
 	known := len(c.rings)

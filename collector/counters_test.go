@@ -90,4 +90,13 @@ func TestEveryCounterOfTheProducerIsShown(t *testing.T) {
 	if seen < 40 {
 		t.Errorf("only %d counters have names", seen)
 	}
+	// What no counter can be is not shown as less than nothing.
+	for c := range src.c {
+		src.c[c] = 1 << 63
+	}
+	for v, n := range collectAll() {
+		if v < 0 {
+			t.Errorf("%d series have %v", n, v)
+		}
+	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"sync"
@@ -58,7 +59,7 @@ type InstrumentOptions struct {
 
 // Instruments are the metrics of all engines. Histograms come out of Producer,
 // everything else out of the instruments that Register makes; both belong to the
-// same readers. A nil *Instruments takes nothing and gives nothing.
+// same readers. Who reads an engine may do without: a nil *Instruments takes nothing.
 type Instruments struct {
 	o InstrumentOptions
 
@@ -121,7 +122,11 @@ func (i *Instruments) remove(e *Engine) {
 
 // Engines are the engines that have series now. It may be called from any
 // goroutine.
-func (i *Instruments) Engines() []*Engine { return i.list() }
+func (i *Instruments) Engines() []*Engine {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return slices.Clone(i.engines)
+}
 
 // runCounters are the counters that the producer keeps: they count from its start,
 // all others from when reading began.
@@ -148,12 +153,6 @@ func (e *Engine) StartOf(metric string) time.Time {
 		return time.Unix(0, t)
 	}
 	return e.sum.start
-}
-
-func (i *Instruments) list() []*Engine {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	return slices.Clone(i.engines)
 }
 
 // engineEnded counts an engine's end.
@@ -324,8 +323,10 @@ type observation struct {
 	*Registered
 }
 
+// n reports a number. A damaged or hostile ring's may be larger than OpenTelemetry's
+// integers go: it is not under 0.
 func (o observation) n(m *Metric, v uint64, opts ...metric.ObserveOption) {
-	o.ObserveInt64(o.ints[m], int64(v), opts...)
+	o.ObserveInt64(o.ints[m], int64(min(v, math.MaxInt64)), opts...)
 }
 
 func (o observation) f(m *Metric, v float64, opts ...metric.ObserveOption) {
@@ -349,7 +350,7 @@ func (i *Instruments) Register(m metric.Meter) error {
 		o := observation{ob, r}
 		i.observeOwn(o)
 		live := uint64(0)
-		for _, e := range i.list() {
+		for _, e := range i.Engines() {
 			e.observe(o)
 			if e.State() == EngineLive {
 				live++

@@ -183,13 +183,13 @@ func (e *Engine) observeMemory(o observation, c *spanring.Counters) {
 	defer e.mem.mu.Unlock()
 	if tracked {
 		t := &m.Totals
-		for g, v := range map[*Metric]uint64{
-			mMemLive: t.LiveBytes, mMemPeak: t.PeakBytes, mMemCount: t.LiveCount, mMemGuard: t.GuardBytes, mMemArenas: t.ArenaBytes,
-		} {
-			o.n(g, min(v, math.MaxInt64), a.engine)
-		}
-		o.n(mMemSlack, min(t.ChunkSlackBytes, math.MaxInt64), a.slack[0])
-		o.n(mMemSlack, min(t.RoundingSlackBytes, math.MaxInt64), a.slack[1])
+		o.n(mMemLive, t.LiveBytes, a.engine)
+		o.n(mMemPeak, t.PeakBytes, a.engine)
+		o.n(mMemCount, t.LiveCount, a.engine)
+		o.n(mMemGuard, t.GuardBytes, a.engine)
+		o.n(mMemArenas, t.ArenaBytes, a.engine)
+		o.n(mMemSlack, t.ChunkSlackBytes, a.slack[0])
+		o.n(mMemSlack, t.RoundingSlackBytes, a.slack[1])
 		for _, s := range e.mem.top.pick(m.Sites, int64(min(t.UnlistedBytes, math.MaxInt64))) {
 			o.n(mMemSite, uint64(s.bytes), s.attrs)
 		}

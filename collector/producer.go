@@ -53,7 +53,7 @@ func (p producer) Produce(context.Context) ([]metricdata.ScopeMetrics, error) {
 			ps.explicit = append(ps.explicit, h.explicit(attrs, stepSeconds, since, now))
 		}
 	}
-	for _, e := range p.i.list() {
+	for _, e := range p.i.Engines() {
 		s := &e.sum
 		s.mu.Lock()
 		add(mStepDuration, &s.stepTime[0], e.attrs.set, s.start)
