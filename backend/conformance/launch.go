@@ -219,22 +219,31 @@ func launchAllocs(s *suite, t *testing.T) {
 						}
 					}
 				}
+				settle := func() {
+					x.sync(st)
+					until(t, "all but the lane has landed", func() bool {
+						x.hub.Harvest()
+						return x.dev.Recorder().InFlight() <= 1
+					})
+				}
 				// As many in flight at once as there will be.
 				x.spinUntimed(st, 20*time.Millisecond)
 				for range 6 {
 					round()
 				}
-				x.sync(st)
-				until(t, "all but the lane has landed", func() bool {
-					x.hub.Harvest()
-					return x.dev.Recorder().InFlight() <= 1
+				settle()
+				// Behind work, so that a backend's own threads, which may allocate, stand still
+				// unless the host takes too long.
+				var n float64
+				seen(t, "20 calls of "+name+" that allocate nothing", func() bool {
+					x.spinUntimed(st, 20*time.Millisecond)
+					n = testing.AllocsPerRun(3, round)
+					settle()
+					return n == 0
 				})
-				x.spinUntimed(st, 20*time.Millisecond)
-				if n := testing.AllocsPerRun(3, func() { round() }); n != 0 {
+				if n != 0 {
 					t.Errorf("20 calls of %s allocate %v times", name, n)
 				}
-				x.sync(st)
-				x.hub.Harvest()
 			}
 			lane.End()
 			step.End()

@@ -85,7 +85,7 @@ func withReadings(t testing.TB, o Options, d time.Duration) []byte {
 // What devices reported comes out of a recording as it went in, and costs little room;
 // the runs in it are as without.
 func TestReadings(t *testing.T) {
-	const d = 20 * time.Second
+	const d = 5 * time.Second
 	want := readingsOf(t, d)
 	// One of another device, that reported nothing, and words that are no reading.
 	other := Reading{Device: collector.Device{UUID: [16]byte{1}, Name: strings.Repeat("x", 300)}, MonoNS: 7, UnixNS: 7 + testWall,
