@@ -78,7 +78,7 @@ func (c *levelSetCmd) Run(a *app) error {
 }
 
 type armCmd struct {
-	Steps armCount `required:"" help:"How many of the next steps to time kernel by kernel." placeholder:"N"`
+	Steps armCount `required:"" help:"How many of the next steps to time kernel by kernel, up to 1000000." placeholder:"N"`
 	controlFlags
 	waitFlag
 }

@@ -162,7 +162,7 @@ func ringDirectory(dir spanring.Dir, named bool) finding {
 		f.Text, f.Todo = dir.Path+" does not exist", fmt.Sprintf("make it with mode %#o, or name another with --dir or LANETRACE_DIR", engineMode(dir))
 		return f
 	case err != nil:
-		f.Text, f.Todo = oneLine(err.Error()), "engines and sidecar must be able to trust it"
+		f.Text, f.Todo = oneLine(err.Error()), "mend it, or name another with --dir or LANETRACE_DIR"
 		return f
 	}
 	var st unix.Stat_t

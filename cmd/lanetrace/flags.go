@@ -196,8 +196,8 @@ func (f *metricFlags) instruments(getenv otlp.Getenv) *collector.Instruments {
 // keepFlags say which recordings are kept on disk.
 type keepFlags struct {
 	Keep      string   `help:"Keep the latest of what is read in this directory, as recordings that replay --since sends again after an outage (default: none are kept)." placeholder:"DIR"`
-	KeepBytes keepSize `help:"How much is kept at most; the oldest goes (default ${default})." default:"1GiB" placeholder:"SIZE"`
-	KeepAge   keepAge  `help:"How long it is kept at most (default ${default})." default:"24h" placeholder:"D"`
+	KeepBytes keepSize `help:"How much is kept at most, 1MiB or more; the oldest goes (default ${default})." default:"1GiB" placeholder:"SIZE"`
+	KeepAge   keepAge  `help:"How long it is kept at most, 1m or more (default ${default})." default:"24h" placeholder:"D"`
 }
 
 // store is the store that the flags ask for, nil for none.

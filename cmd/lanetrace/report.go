@@ -26,7 +26,7 @@ type reportCmd struct {
 	Memory bool        `help:"Report on the device memory alone: total, slack, call sites, files, guard bands, suspected leaks."`
 	MinMiB mebibytes   `name:"min-mib" help:"With --memory: list call sites of at least so many MiB (default: all)." placeholder:"N"`
 	Pprof  string      `help:"Write the live device memory by call site as a profile that go tool pprof opens, - for standard output, and print a report only with --memory." placeholder:"OUT"`
-	Width  cells       `help:"Width of the report (default: the terminal's, or 80)." placeholder:"CELLS"`
+	Width  cells       `help:"Width of the report, from 60 to 160 (default: the terminal's, or 80)." placeholder:"CELLS"`
 	dirFlags
 
 	on []device.UUID // the GPUs of the engines that were reported on
