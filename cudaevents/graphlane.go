@@ -129,7 +129,7 @@ func (g *GraphLanes) Replay(s Stream, launch func() bool, open func(parent uint3
 	defer g.mu.Unlock()
 	r := g.r
 	r.mu.Lock()
-	g.read(r.pool.Load(), true)
+	r.count(g.read(r.pool.Load(), spanring.FailReplayed).Calls)
 	r.mu.Unlock()
 	at := r.now()
 	if !launch() {
@@ -172,20 +172,21 @@ func (r *Recorder) shutDown() bool {
 	return p == nil || p.closed.Load()
 }
 
-// read lands the lanes of the last replay that are complete; with last, those that
-// are not have failed. The caller holds both locks.
-func (g *GraphLanes) read(p *pool, last bool) (h HarvestStats) {
+// read lands the lanes of the last replay that are complete. Those that are not have
+// failed for the reason left, unless it is none. The caller holds both locks and
+// counts the calls.
+func (g *GraphLanes) read(p *pool, left spanring.Reason) (h HarvestStats) {
 	if !g.pending {
 		return h
 	}
 	r := g.r
-	left := false
+	g.pending = false
 	for i := range g.lanes {
 		l := &g.lanes[i]
 		if !l.begun {
 			continue
 		}
-		why := spanring.FailReplayed
+		why := left
 		if p != nil && !r.closed {
 			by := r.anchors.latest()
 			r.batch[0] = l.pair
@@ -197,24 +198,19 @@ func (g *GraphLanes) read(p *pool, last bool) (h HarvestStats) {
 				continue
 			}
 			if res != NotReady {
-				why, h.Failed = spanring.FailUnreadable, h.Failed+1
-				l.begun = false
-				r.failed(&l.slot, why)
-				continue
+				why = spanring.FailUnreadable
 			}
 		} else {
 			why = spanring.FailClosed
 		}
-		if !last {
-			left = true
+		if why == spanring.FailNone {
+			g.pending = true
 			continue
 		}
 		l.begun = false
 		r.failed(&l.slot, why)
 		h.Failed++
 	}
-	g.pending = left
-	r.count(h.Calls)
 	return h
 }
 
@@ -227,9 +223,9 @@ func (r *Recorder) harvestGraphs(p *pool, h *HarvestStats) {
 		if !g.mu.TryLock() {
 			continue // it reads them itself
 		}
-		got := g.read(p, false)
+		got := g.read(p, spanring.FailNone)
 		g.mu.Unlock()
-		h.Landed, h.Failed = h.Landed+got.Landed, h.Failed+got.Failed
+		h.Landed, h.Failed, h.Calls = h.Landed+got.Landed, h.Failed+got.Failed, h.Calls+got.Calls
 	}
 }
 
@@ -243,7 +239,7 @@ func (r *Recorder) failGraphs() {
 	for _, g := range graphs {
 		g.mu.Lock()
 		r.mu.Lock()
-		g.read(nil, true)
+		g.read(nil, spanring.FailClosed)
 		r.mu.Unlock()
 		g.mu.Unlock()
 	}
@@ -264,7 +260,7 @@ func (g *GraphLanes) Close() error {
 	r := g.r
 	if g.pending { // else it can be called under locks that harvesting takes
 		r.mu.Lock()
-		g.read(r.pool.Load(), true)
+		r.count(g.read(r.pool.Load(), spanring.FailClosed).Calls)
 		r.mu.Unlock()
 	}
 	r.graphMu.Lock()

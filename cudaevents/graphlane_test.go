@@ -124,3 +124,61 @@ func TestGraphLanes(t *testing.T) {
 		t.Errorf("a driver without such events: %v", err)
 	}
 }
+
+// TestGraphLanesAreAccountedFor: a harvest says what it asked for lanes in graphs, and
+// what is under way when a graph goes was not replayed too soon.
+func TestGraphLanesAreAccountedFor(t *testing.T) {
+	w, err := spanring.NewHeap(spanring.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	drv := &external{Driver: scripted.New(scripted.Options{})}
+	r, err := cudaevents.New(drv, w, cudaevents.Options{Pairs: 8, Now: drv.Now})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.EnsurePool(); err != nil {
+		t.Fatal(err)
+	}
+	g, err := r.NewGraphLanes()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := drv.NewStream()
+	if n, ok := g.Begin(s, 0, 1); !ok || !g.End(s, n) {
+		t.Fatal("no lane")
+	}
+	replay := func() {
+		t.Helper()
+		if !g.Replay(s, func() bool { drv.replay(s); return true }, func(uint32) (cudaevents.Meta, bool) { return cudaevents.Meta{Step: 1}, true }) {
+			t.Fatal("replay")
+		}
+	}
+	count := func(what string, harvest bool, f func() int) {
+		t.Helper()
+		calls, total, harvests := drv.Calls(), w.Counter(spanring.CtrDriverCalls), w.Counter(spanring.CtrHarvestCalls)
+		said := f()
+		made := drv.Calls() - calls
+		if n := w.Counter(spanring.CtrDriverCalls) - total; made == 0 || n != uint64(made) {
+			t.Errorf("%s: %d driver calls counted, %d made", what, n, made)
+		}
+		if n := w.Counter(spanring.CtrHarvestCalls) - harvests; harvest && (n != uint64(made) || said != made) {
+			t.Errorf("%s: %d calls of the harvest counted, %d said, %d made", what, n, said, made)
+		}
+	}
+	replay()
+	drv.Advance(1e6)
+	count("harvest", true, func() int { return r.Harvest().Calls })
+	drv.Stall(s)
+	replay()
+	count("harvest of what is under way", true, func() int { return r.Harvest().Calls })
+	count("close", false, func() int {
+		if err := g.Close(); err != nil {
+			t.Error(err)
+		}
+		return 0
+	})
+	if c := w.Counters(); c[spanring.CtrLanded] != 1 || c[spanring.FailClosed.Counter()] != 1 || c.Failed() != 1 {
+		t.Errorf("landed %d, failed %d, closed %d", c[spanring.CtrLanded], c.Failed(), c[spanring.FailClosed.Counter()])
+	}
+}

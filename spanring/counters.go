@@ -40,7 +40,8 @@ const (
 	FailReplayed
 	// FailLaunch: the launch that the pair should have bracketed was refused.
 	FailLaunch
-	// FailClosed: still in flight when its recorder was closed or replaced.
+	// FailClosed: still in flight when its recorder was closed or replaced, or the
+	// graph that it is in destroyed.
 	FailClosed
 	// FailEndBeforeStart: the GPU's end stamp lies before its start stamp.
 	FailEndBeforeStart
