@@ -154,6 +154,9 @@ func (e *engine) serve(ctx context.Context) error {
 			return nil
 		case <-t.C:
 		}
+		if ctx.Err() != nil { // both were ready: a step would wait behind what a fault left on the stream
+			return nil
+		}
 		if _, err := e.step(hidden); err != nil {
 			return err
 		}

@@ -126,6 +126,18 @@ func at(c spanring.Counter, least uint64) func(*spanring.Counters) bool {
 
 func now(*spanring.Counters) bool { return true }
 
+// tickDue waits until the next step is due as well as the end: none may begin behind
+// what the fault left on the stream.
+func tickDue() func(*spanring.Counters) bool {
+	var faulted time.Time
+	return func(*spanring.Counters) bool {
+		if faulted.IsZero() {
+			faulted = time.Now()
+		}
+		return time.Since(faulted) > 2*pace
+	}
+}
+
 // balanced checks the producer's account when nothing moves.
 func balanced(t *testing.T, c *spanring.Counters) {
 	t.Helper()
@@ -135,7 +147,14 @@ func balanced(t *testing.T, c *spanring.Counters) {
 }
 
 func TestCrash(t *testing.T) {
-	r := serve(t, Crash, now)
+	for range 4 {
+		crash(t)
+	}
+}
+
+func crash(t *testing.T) {
+	t.Helper()
+	r := serve(t, Crash, tickDue())
 	// Five steps of two lanes, and one whose prefill is under way.
 	if r.steps != 5 || r.busy != 1 || r.begun[spanring.CtrBegun] != 5*3+2 {
 		t.Errorf("%d steps, %d in flight, %d begun", r.steps, r.busy, r.begun[spanring.CtrBegun])
