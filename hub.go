@@ -256,37 +256,42 @@ func (h *Hub) applyControl(last string) string {
 	if errors.Is(err, spanring.ErrNoControl) {
 		return last
 	}
+	id := c.ID
 	if err != nil {
 		// Each different nonsense counts once, not once a poll.
-		if id := "error: " + err.Error(); id != last {
-			h.ring.Add(spanring.CtrControlRejected, 1)
-			h.cfg.Logger.Warn("lanetrace: control request refused", "reason", err.Error())
-			return id
-		}
+		id = "error: " + err.Error()
+	}
+	if id == last || id == "" {
 		return last
 	}
-	if c.ID == last || c.ID == "" {
-		return last
+	if err == nil {
+		err = h.apply(c)
+	}
+	if err != nil {
+		h.ring.Add(spanring.CtrControlRejected, 1)
+		h.cfg.Logger.Warn("lanetrace: control request refused", "reason", err.Error())
+	} else {
+		h.ring.Add(spanring.CtrControlApplied, 1)
+	}
+	return id
+}
+
+// apply does all that a request asks for or, with an error, nothing.
+func (h *Hub) apply(c spanring.Control) error {
+	if c.ArmSteps > maxArmRequest {
+		return fmt.Errorf("%d armed steps asked for, at most %d", c.ArmSteps, maxArmRequest)
 	}
 	if c.Level != "" {
 		l, err := ParseLevel(c.Level)
-		if err == nil {
-			err = h.SetLevel(l)
-		}
 		if err != nil {
-			h.ring.Add(spanring.CtrControlRejected, 1)
-			h.cfg.Logger.Warn("lanetrace: control request refused", "reason", err.Error())
-			return c.ID
+			return err
 		}
-	}
-	if c.ArmSteps > maxArmRequest {
-		h.ring.Add(spanring.CtrControlRejected, 1)
-		h.cfg.Logger.Warn("lanetrace: control request refused", "reason", fmt.Sprintf("%d armed steps asked for, at most %d", c.ArmSteps, maxArmRequest))
-		return c.ID
+		if err := h.SetLevel(l); err != nil {
+			return err
+		}
 	}
 	h.Arm(c.ArmSteps)
-	h.ring.Add(spanring.CtrControlApplied, 1)
-	return c.ID
+	return nil
 }
 
 // Attach puts a GPU context under the hub. At level lane and above it makes the

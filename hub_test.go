@@ -723,7 +723,7 @@ func TestControlFile(t *testing.T) {
 		t.Errorf("%d steps asked for, want 5", got)
 	}
 	apply(spanring.Control{ID: "2", Level: "loud"})
-	apply(spanring.Control{ID: "3", ArmSteps: maxArmRequest + 1})
+	apply(spanring.Control{ID: "3", Level: "off", ArmSteps: maxArmRequest + 1})
 	if h.Level() != LevelKernel {
 		t.Errorf("level %v after nonsense", h.Level())
 	}
