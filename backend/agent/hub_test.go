@@ -6,7 +6,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -410,6 +409,19 @@ func TestHubAccount(t *testing.T) {
 			counted: map[string]uint64{"begun": 4, "landed": 1, "failed_closed": 2, "steps_begun": 2, "steps_ended": 1},
 			flight:  1, // step 2 never ended
 		},
+		"the process ends while a lane begins": {
+			level: "lane",
+			script: `
+				step 0
+				beginstop 0
+				end 0`,
+			spans: []string{
+				"begin step=1 level=2",
+				"failed lane a step=1 ordinal=1 parent=0 lane=1 stream=1: closed",
+			},
+			counted: map[string]uint64{"begun": 2, "failed_closed": 1, "steps_begun": 1},
+			flight:  1, // the step never ended
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			e := newHubRig(t, hubOptions{level: c.level, env: append([]string{"LANETRACE_KERNEL_SPAN_EVERY=1000000"}, c.env...)})
@@ -557,11 +569,7 @@ func TestHubWakes(t *testing.T) {
 	e := newHubRig(t, hubOptions{level: "lane"})
 	for range 2 {
 		e.script("sleepms 600\n step 0\n begin 0 0 1 0 = 1\n end 0\n endstep 0")
-		start := time.Now()
 		e.until("inflight", "0")
-		if d := time.Since(start); d > 5*time.Second {
-			t.Errorf("landed after %v", d)
-		}
 	}
 	e.balanced(0)
 }

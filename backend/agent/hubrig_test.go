@@ -87,7 +87,7 @@ func newHubRig(t *testing.T, o hubOptions) *hubRig {
 	folder := filepath.Dir(o.lib)
 	program := buildProgram(t, "hub.c",
 		slices.Concat(hubSources, []string{"-L" + folder, "-l:" + testdriver.Name, "-Wl,-rpath," + folder}),
-		append([]string{"-I../../../internal/testdriver/csrc"}, o.flags...)...)
+		append([]string{"-I../../../internal/testdriver/csrc", "-DLT_STOP_WAIT_MS=60000"}, o.flags...)...)
 	dir := t.TempDir()
 	if err := os.Chmod(dir, 0o700); err != nil {
 		t.Fatal(err)
@@ -132,7 +132,7 @@ func (e *hubRig) end() {
 	}
 	e.gone = true
 	_ = e.in.Close()
-	late := time.AfterFunc(20*time.Second, func() { _ = e.cmd.Process.Kill() })
+	late := time.AfterFunc(time.Minute, func() { _ = e.cmd.Process.Kill() })
 	defer late.Stop()
 	if err := e.cmd.Wait(); err != nil {
 		e.t.Errorf("engine: %v\n%s", err, e.said)
@@ -163,7 +163,8 @@ func (e *hubRig) want(line, answer string) {
 	}
 }
 
-// script does lines, "command = answer" or a command alone.
+// script does lines, "command = answer" or a command alone, or "command ~ answer" until
+// that is the answer.
 func (e *hubRig) script(lines string) {
 	e.t.Helper()
 	for line := range strings.Lines(lines) {
@@ -173,6 +174,8 @@ func (e *hubRig) script(lines string) {
 		}
 		if cmd, answer, asked := strings.Cut(line, " = "); asked {
 			e.want(cmd, answer)
+		} else if cmd, answer, awaited := strings.Cut(line, " ~ "); awaited {
+			e.until(cmd, answer)
 		} else {
 			e.do(cmd)
 		}
@@ -183,7 +186,7 @@ func (e *hubRig) script(lines string) {
 func (e *hubRig) until(line, answer string) {
 	e.t.Helper()
 	var got string
-	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); {
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); {
 		if got = e.do(line); got == answer {
 			return
 		}

@@ -81,15 +81,16 @@ void lt_context_shut(lt_context *c, bool driver) {
   if (shut == NULL)
     return; // what is in flight stays in flight
   uint32_t left = p->count;
-  for (int64_t end = lt_mono_ns() + WAIT_MS * LT_MS;; doze_us(100)) {
+  for (int64_t end = lt_mono_ns() + WAIT_MS * LT_MS; left > 0 && !atomic_load(&p->shut); doze_us(100)) {
+    // Before all is looked at for the last time: who comes out of the driver later sees it.
+    if (lt_mono_ns() >= end)
+      atomic_store(&p->shut, 1);
     left -= fail_queued(c, p, shut);
     for (uint32_t i = 0; i < p->count; i++)
       if (!shut[i] && take_slot(c, p, i)) {
         shut[i] = 1;
         left--;
       }
-    if (left == 0 || lt_mono_ns() >= end)
-      break;
   }
   lt_bound b;
   if (driver && lt_bind_context(c, true, &b) == 0) {

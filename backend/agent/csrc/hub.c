@@ -27,6 +27,10 @@ LT_BIND(pthread_sigmask, LT_OLD);
 #ifndef LT_VERSION
 #define LT_VERSION "0.1.0"
 #endif
+// How long a stop waits for the thread. Tests wait longer: their machine may be busy.
+#ifndef LT_STOP_WAIT_MS
+#define LT_STOP_WAIT_MS 200
+#endif
 
 enum {
   HARVEST_MS = 5,
@@ -35,7 +39,6 @@ enum {
   // idles for less between steps never pays for a wake.
   IDLE_ROUNDS = 40,
   CAPTURE_WAIT_MS = 50,
-  STOP_WAIT_MS = 200,
   MAX_ARM_REQUEST = 1000000,
 };
 
@@ -319,7 +322,7 @@ void lt_hub_stop(void) {
   atomic_store(&h->stop, 1);
   atomic_fetch_add(&h->wake, 1);
   syscall(SYS_futex, &h->wake, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
-  const int64_t end = lt_mono_ns() + STOP_WAIT_MS * LT_MS;
+  const int64_t end = lt_mono_ns() + LT_STOP_WAIT_MS * LT_MS;
   while (atomic_load(&h->busy) && lt_mono_ns() < end)
     nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
   for (int i = 0; i < atomic_load(&h->contexts); i++)

@@ -55,7 +55,8 @@ void lt_span_failed_now(lt_context *c, const lt_slot *v, unsigned why) {
   in_flight_less(c);
 }
 
-// started completes the begin of an open slot whose start is recorded.
+// started completes the begin of an open slot whose start is recorded. The context may
+// have ended meanwhile, and no longer waited: then the span has failed.
 static void started(lt_pool *p, uint32_t slot, uint32_t gen, lt_stream *s, lt_slot *v) {
   if (v->stream == 0) {
     lt_stream_number(p->context, s);
@@ -66,6 +67,8 @@ static void started(lt_pool *p, uint32_t slot, uint32_t gen, lt_stream *s, lt_sl
   lt_cell *c = &p->cell[slot];
   atomic_store_explicit(&c->stream, s, memory_order_relaxed);
   atomic_store(&c->started, gen);
+  if (atomic_load(&p->shut) && lt_pool_close(p, slot, gen))
+    lt_stream_push(p, s, slot);
 }
 
 lt_outcome lt_span_begin(lt_pool *p, lt_stream *s, const lt_meta *m, uint32_t *slot, uint32_t *gen) {

@@ -99,8 +99,8 @@ lt_stream *lt_stream_find(lt_context *c, void *handle, bool make) {
       atomic_store(&s->num, 0);
       atomic_store(&s->stack, 0);
       atomic_store(&s->gone, 0);
-    atomic_store(&s->untimed_ns, 0);
-    s->last_end_ns = 0;
+      atomic_store(&s->untimed_ns, 0);
+      s->last_end_ns = 0;
     } else if ((s = malloc(sizeof *s)) != NULL) {
       stream_init(s, handle);
     }

@@ -51,6 +51,13 @@ static void *find(void *user, const char *name) {
 
 static int launch_raw(void *s) { return cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, s, NULL, NULL); }
 
+// cpu_ns is the processor time of the calling thread.
+static int64_t cpu_ns(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+  return (int64_t)t.tv_sec * 1000 * LT_MS + t.tv_nsec;
+}
+
 // launch is what a hook does.
 static int launch(void *s, int kind, lt_step own, uint32_t name) {
   lt_launch l;
@@ -144,6 +151,13 @@ static void run_storm(int threads, int rounds, int what) {
 
 static void *end_elsewhere(void *arg) {
   lt_lane_end(*(lt_lane *)arg);
+  return NULL;
+}
+
+// begin_late is a thread whose lane begins while the hub stops.
+static void *begin_late(void *l) {
+  MUST(cuCtxSetCurrent(context));
+  *(lt_lane *)l = lt_lane_begin(step[0], 1, stream[0]);
   return NULL;
 }
 
@@ -352,6 +366,11 @@ static void act(char *text) {
     lie.how = (int)b;
     lt_the_hub()->drv.elapsed = lying;
     puts("0");
+  } else if (is(op, "anchored")) { // how many anchors there are, and ns from the newest to the next
+    lt_context *k = lt_the_hub()->context[0];
+    pthread_mutex_lock(&k->mu);
+    printf("%ld %ld\n", (long)k->anchors.n, (long)(k->anchors.due_mono_ns - lt_anchors_latest(k)->hi));
+    pthread_mutex_unlock(&k->mu);
   } else if (is(op, "stallown")) { // the stream of the anchors
     printf("%d\n", lt_testdriver_stall_stream(pool_of()->own, (int)a));
   } else if (is(op, "foreigncapture")) { // of which the hub hears nothing
@@ -364,6 +383,11 @@ static void act(char *text) {
     puts("0");
   } else if (is(op, "stall")) {
     printf("%d\n", lt_testdriver_stall_stream(stream[a], (int)b));
+  } else if (is(op, "callns")) { // how long a call takes the host
+    printf("%d\n", lt_testdriver_set_call_ns(word, a));
+  } else if (is(op, "began")) { // the lane's start is complete
+    float ms;
+    printf("%d\n", driver.elapsed(&ms, pool_of()->cell[lane[a].slot].start, pool_of()->cell[lane[a].slot].start) == 0);
   } else if (is(op, "calls")) {
     printf("%lu\n", (unsigned long)lt_testdriver_calls(word));
   } else if (is(op, "allcalls")) {
@@ -449,15 +473,15 @@ static void act(char *text) {
   } else if (is(op, "storm")) {
     run_storm((int)a, (int)b, (int)c);
     puts("0");
-  } else if (is(op, "bench")) { // ns: a step, a lane, and the four driver calls in a lane
-    int64_t t0 = lt_mono_ns();
+  } else if (is(op, "bench")) { // ns of processor time: a step, a lane, and the four driver calls in a lane
+    int64_t t0 = cpu_ns();
     for (long i = 0; i < a; i++)
       lt_step_end(lt_step_begin());
-    int64_t t1 = lt_mono_ns();
+    int64_t t1 = cpu_ns();
     lt_step s = lt_step_begin();
     for (long i = 0; i < a; i++)
       lt_lane_end(lt_lane_begin(s, 1, stream[0]));
-    int64_t t2 = lt_mono_ns();
+    int64_t t2 = cpu_ns();
     lt_step_end(s);
     for (long i = 0; i < a; i++) {
       int status;
@@ -467,7 +491,7 @@ static void act(char *text) {
       cuStreamIsCapturing(stream[0], &status);
       cuEventRecord((CUevent)p->spare_events[1], stream[0]);
     }
-    int64_t t3 = lt_mono_ns();
+    int64_t t3 = cpu_ns();
     printf("%ld %ld %ld\n", (long)((t1 - t0) / a), (long)((t2 - t1) / a), (long)((t3 - t2) / a));
   } else if (is(op, "fork")) { // what a child sees
     fflush(stdout);
@@ -495,6 +519,16 @@ static void act(char *text) {
     lt_hub_stop();
     printf("%lu\n", (unsigned long)(lt_testdriver_calls_here() - before));
     calls_at_stop = lt_testdriver_calls_total();
+  } else if (is(op, "beginstop")) { // the record of a lane's start outlasts the stop
+    pthread_t t;
+    uint64_t records = lt_testdriver_calls("cuEventRecord");
+    MUST(lt_testdriver_set_call_ns("cuEventRecord", 500 * LT_MS));
+    MUST(pthread_create(&t, NULL, begin_late, &lane[a]));
+    while (lt_testdriver_calls("cuEventRecord") == records)
+      nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
+    lt_hub_stop();
+    MUST(pthread_join(t, NULL));
+    puts("0");
   } else if (is(op, "sincestop")) {
     printf("%lu\n", (unsigned long)(lt_testdriver_calls_total() - calls_at_stop));
   } else if (is(op, "exit")) {
