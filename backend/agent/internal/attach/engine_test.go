@@ -1,8 +1,11 @@
 package attach
 
 import (
+	"bufio"
 	"bytes"
+	"context"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -34,11 +37,14 @@ func agentLibrary(tb testing.TB) string {
 	if _, err := os.Stat(lib); err == nil {
 		return lib
 	}
-	if err := agent.BuildTo(lib); err != nil {
+	if err := agent.BuildTo(lib, patient); err != nil {
 		tb.Fatal(err)
 	}
 	return lib
 }
+
+// patient has an exit wait for the agent's thread however busy the machine is.
+const patient = "-DLT_STOP_WAIT_MS=60000"
 
 // builtDir is the folder of what this process built. The caller holds the lock.
 func builtDir(tb testing.TB) string {
@@ -85,7 +91,6 @@ type run struct {
 	stdout, stderr string
 	log            []string // what the driver saw
 	code           int
-	wall           time.Duration
 }
 
 type runOptions struct {
@@ -126,26 +131,26 @@ func start(tb testing.TB, o runOptions, program string, args ...string) run {
 		tb.Fatal(err)
 	}
 	log := filepath.Join(tb.TempDir(), "log")
-	cmd := exec.Command(program, args...)
-	cmd.Env = o.environment(tb, r.dir, log)
+	env := o.environment(tb, r.dir, log)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute) // for what hangs
+	defer cancel()
+	cmd := exec.CommandContext(ctx, program, args...)
+	cmd.Env = env
 	var stdout, stderr bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	cmd.Stderr = &stderr
 	var err error
 	if o.settle {
-		cmd.Env = append(cmd.Env, "ENGINE_WAIT=1")
-		in, perr := cmd.StdinPipe()
-		if perr != nil {
-			tb.Fatal(perr)
-		}
-		if err = cmd.Start(); err == nil {
+		p := startWaiting(tb, cmd)
+		if p.ready {
 			r.settle(tb)
-			in.Close() //nolint:errcheck // the program reads the end
-			err = cmd.Wait()
 		}
+		p.in.Close() //nolint:errcheck // the program reads the end
+		rest, _ := io.ReadAll(p.out)
+		stdout.WriteString(p.said + string(rest))
+		err = cmd.Wait()
 	} else {
-		begun := time.Now()
+		cmd.Stdout = &stdout
 		err = cmd.Run()
-		r.wall = time.Since(begun)
 	}
 	if _, exited := err.(*exec.ExitError); err != nil && !exited {
 		tb.Fatal(err)
@@ -157,34 +162,64 @@ func start(tb testing.TB, o runOptions, program string, args ...string) run {
 	return r
 }
 
-// settle waits until the program has made its ring, has written nothing for a
-// while and has nothing in flight.
+// A waiting program has done its work and ends when its input does.
+type waiting struct {
+	in    io.WriteCloser
+	out   *bufio.Reader
+	said  string
+	ready bool // else it has ended
+}
+
+// startWaiting starts a program and returns when it says that it has done its work.
+func startWaiting(tb testing.TB, cmd *exec.Cmd) (p waiting) {
+	tb.Helper()
+	cmd.Env = append(cmd.Env, "ENGINE_WAIT=1")
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		tb.Fatal(err)
+	}
+	p.in, p.out = in, bufio.NewReader(out)
+	for err == nil && !p.ready {
+		var line string
+		line, err = p.out.ReadString('\n')
+		p.said += line
+		p.ready = line == "ready\n"
+	}
+	return p
+}
+
+// settle waits until all that a program has begun, which begins nothing any more, has
+// landed.
 func (r run) settle(tb testing.TB) {
 	tb.Helper()
-	var last uint64
-	quiet := 0
-	for deadline := time.Now().Add(20 * time.Second); quiet < 10; {
-		if time.Now().After(deadline) {
-			tb.Fatal("telemetry did not come to rest within 20 s")
-		}
-		<-time.After(10 * time.Millisecond)
-		rings := r.rings(tb)
-		if len(rings) == 0 {
-			continue
-		}
-		ring, err := spanring.Open(rings[0], spanring.ReaderOptions{FromNow: true})
-		if err != nil {
-			continue
-		}
+	rings := r.rings(tb)
+	if len(rings) != 1 {
+		tb.Fatalf("%d rings, want 1", len(rings))
+	}
+	ring, err := spanring.Open(rings[0], spanring.ReaderOptions{FromNow: true})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	defer ring.Close() //nolint:errcheck // read only
+	for deadline := time.Now().Add(time.Minute); ; {
 		c, err := ring.Counters()
-		seq := ring.NextSeq()
-		ring.Close() //nolint:errcheck // read only
-		switch {
-		case err != nil || c.InFlight() != 0 || c[spanring.CtrStepsBegun] != c[spanring.CtrStepsEnded] || seq != last || seq == 0:
-			quiet, last = 0, seq
-		default:
-			quiet++
+		if err != nil {
+			tb.Fatal(err)
 		}
+		if c.InFlight() == 0 {
+			return
+		}
+		if time.Now().After(deadline) {
+			tb.Fatalf("%d spans in flight after a minute", c.InFlight())
+		}
+		<-time.After(5 * time.Millisecond)
 	}
 }
 

@@ -61,20 +61,14 @@ func TestKilledWithChild(t *testing.T) {
 		t.Fatal(err)
 	}
 	cmd := exec.Command(engine, "dlsym", "orphan")
-	cmd.Env = append(runOptions{}.environment(t, dir, filepath.Join(t.TempDir(), "log")), "ENGINE_WAIT=1")
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	cmd.Env = runOptions{}.environment(t, dir, filepath.Join(t.TempDir(), "log"))
 	childIn, childHeld, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer childHeld.Close() //nolint:errcheck // its end ends the child
 	cmd.ExtraFiles = []*os.File{childIn}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	p := startWaiting(t, cmd)
 	childIn.Close() //nolint:errcheck // the program has its own
 	r := run{dir: dir}
 	r.settle(t)
@@ -89,8 +83,8 @@ func TestKilledWithChild(t *testing.T) {
 	if err := cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	cmd.Wait() //nolint:errcheck // killed
-	in.Close() //nolint:errcheck // likewise
+	cmd.Wait()   //nolint:errcheck // killed
+	p.in.Close() //nolint:errcheck // likewise
 	for deadline := time.Now().Add(time.Second); ; {
 		alive, err := ring.Alive()
 		if err != nil {

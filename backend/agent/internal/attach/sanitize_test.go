@@ -43,7 +43,7 @@ func TestSanitized(t *testing.T) {
 			bin := filepath.Join(dir, "engine")
 			args := slices.Concat(
 				slices.DeleteFunc(agent.CompileFlags(), func(f string) bool { return f == "-O2" || f == "-fPIC" }),
-				[]string{tc.flag, "-O1", "-fno-sanitize-recover=undefined", "-DLINKED", "-rdynamic", "-I", testdriver.IncludeDir(t), "-o", bin},
+				[]string{tc.flag, patient, "-O1", "-fno-sanitize-recover=undefined", "-DLINKED", "-rdynamic", "-I", testdriver.IncludeDir(t), "-o", bin},
 				sources, []string{filepath.Join(testdata, "plaininterpose.c"), filepath.Join(testdata, "engine.c"), driver, "-ldl"})
 			cmd := exec.Command("gcc", args...)
 			cmd.Dir = dir

@@ -45,4 +45,5 @@ out = (U * 4)()
 ok(cuda.cuMemcpyDtoH_v2(out, buffer, ctypes.c_size_t(16)))
 print(*out, flush=True)
 if os.environ.get("ENGINE_WAIT"):
+    print("ready", flush=True)
     sys.stdin.read()

@@ -87,6 +87,15 @@ static int race(__typeof__(cuStreamCreate) *create) {
   return 0;
 }
 
+// Waits to be read, if told to.
+static void wait_to_be_read(void) {
+  if (getenv("ENGINE_WAIT") == NULL)
+    return;
+  puts("ready");
+  fflush(stdout);
+  getchar();
+}
+
 int main(int argc, char **argv) {
   const char *what = argc > 1 ? argv[1] : "";
   void *lib = dlopen("libcuda.so.1", RTLD_NOW);
@@ -113,8 +122,7 @@ int main(int argc, char **argv) {
   if (*what != '\0') {
     int r = strcmp(what, "many") == 0 ? many(p_cuStreamCreate) : race(p_cuStreamCreate);
     OK(p_cuCtxSynchronize());
-    if (getenv("ENGINE_WAIT") != NULL)
-      getchar();
+    wait_to_be_read();
     return r;
   }
   printf("level %d\n", lanetrace_level());
@@ -154,7 +162,6 @@ int main(int argc, char **argv) {
   WANT(lanetrace_request_end(request, begun, lanetrace_now(), 10, 20), 0);
   WANT(lanetrace_request_end("no request", begun, begun, 10, 20), on ? -1 : 0);
   OK(p_cuCtxSynchronize());
-  if (getenv("ENGINE_WAIT") != NULL)
-    getchar();
+  wait_to_be_read();
   return 0;
 }

@@ -71,9 +71,9 @@ int main(int argc, char **argv) {
   workspace(512); // its own frame says enough
   range_pop();
   mine(alloc, 4096);
-  printf("ready\n");
-  if (getenv("ENGINE_WAIT") != NULL)
-    getchar();
+  puts("ready");
+  fflush(stdout);
+  getchar();
   return 0;
 }
 #endif
