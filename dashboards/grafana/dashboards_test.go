@@ -132,7 +132,7 @@ var panelTypes = map[string][]string{
 // unitsUsed are the units that panels may have: the SDK checks none.
 var unitsUsed = []string{
 	units.Short, units.NoUnit, units.Seconds, units.BytesIEC, units.BytesPerSecondIEC, units.OpsPerSecond, units.PercentUnit,
-	units.Watt, units.Hertz, units.Celsius, units.Joule,
+	units.Watt, units.Hertz, units.Celsius, units.Joule, units.ScientificNotation,
 }
 
 // words are what the words of panels may be, by the last two names of where they

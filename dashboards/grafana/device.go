@@ -55,7 +55,7 @@ func device() *board {
 			{"Clock", []panel{
 				{title: "Uncertainty of the GPU's clock", desc: "Half-width of the interval in which the GPU's clock lies on the host's. It grows while nothing runs.", unit: "s", targets: []target{
 					{expr: sel("lanetrace_clock_uncertainty_seconds", gpu), legend: "{{engine}} {{gpu}}"}}},
-				{title: "Drift", desc: "Rate of the GPU's clock against the host's, less 1. About 1e-5 and steady is usual.", unit: "percentunit", targets: []target{
+				{title: "Drift", desc: "Rate of the GPU's clock against the host's, less 1. About 1e-5 and steady is usual.", unit: "sci", targets: []target{
 					{expr: sel("lanetrace_clock_drift_ratio", gpu), legend: "{{engine}} {{gpu}}"}}},
 				{title: "Age of the clock map", desc: "Time since the map between the two clocks was last published.", unit: "s", targets: []target{
 					{expr: sel("lanetrace_clock_age_seconds", gpu), legend: "{{engine}} {{gpu}}"}}},

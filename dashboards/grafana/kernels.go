@@ -9,14 +9,14 @@ func kernels() *board {
 	)
 	return &board{
 		name: "kernels",
-		desc: "Kernels and graphs, which are timed on armed steps only. Recording rules scale them to all steps, over 15 minutes.",
+		desc: "Kernels and graphs, which are timed on armed steps only. Recording rules scale them to all steps, over 15 minutes; in an engine's first quarter of an hour what is scaled rises from 0, since rates are of the whole of it.",
 		sections: []section{
 			{"Kernels", []panel{
-				{title: "Kernels by GPU time", desc: "GPU seconds a second of each kernel over all steps, as measured on armed ones.", kind: bars, unit: "percentunit", targets: []target{
+				{title: "Kernels by GPU time", desc: "GPU seconds a second of each kernel over all steps, as measured on armed ones. A mean over 15 minutes: too little while an engine is younger.", kind: bars, unit: "percentunit", targets: []target{
 					{expr: "topk(20, sum by (kernel) (" + sel(kernelTime) + "))", legend: "{{kernel}}"}}},
 				{title: "Kernel time", desc: "The same over time.", kind: areas, unit: "percentunit", targets: []target{
 					{expr: "topk(20, sum by (kernel) (" + sel(kernelTime) + "))", legend: "{{kernel}}"}}},
-				{title: "Kernel launches a second", desc: "Launches a second of each kernel over all steps, as counted on armed ones.", unit: "ops", targets: []target{
+				{title: "Kernel launches a second", desc: "Launches a second of each kernel over all steps, as counted on armed ones. A mean over 15 minutes, likewise.", unit: "ops", targets: []target{
 					{expr: "topk(20, sum by (kernel) (" + sel(kernelLaunches) + "))", legend: "{{kernel}}"}}},
 				{title: "Mean kernel duration", desc: "A kernel on the GPU, less what timing it takes.", unit: "s", targets: []target{
 					{expr: "topk(20, " + mean("kernel", "lanetrace_gpu_kernel_armed_duration_seconds") + ")", legend: "{{kernel}}"}}},
@@ -27,7 +27,7 @@ func kernels() *board {
 					{expr: "sum(" + rate(sel("lanetrace_spans_starved_total")) + ")", legend: "starved"}}},
 			}},
 			{"Graphs", []panel{
-				{title: "Graph time", desc: "GPU seconds a second of each graph over all steps, as measured on armed ones.", kind: areas, unit: "percentunit", targets: []target{
+				{title: "Graph time", desc: "GPU seconds a second of each graph over all steps, as measured on armed ones. A mean over 15 minutes, likewise.", kind: areas, unit: "percentunit", targets: []target{
 					{expr: "topk(20, sum by (graph) (" + sel(graphTime) + "))", legend: "{{graph}}"}}},
 				{title: "Graph launch duration", desc: "A graph launch on the GPU on armed steps: mean and 99th percentile.", unit: "s", targets: []target{
 					{expr: "topk(20, " + mean("graph", "lanetrace_gpu_graph_armed_duration_seconds") + ")", legend: "{{graph}} mean"},

@@ -411,7 +411,7 @@ func TestRollingRestartIsQuiet(t *testing.T) {
 		}
 		return err
 	})
-	ss, err := m.Query(t.Context(), `count_over_time(ALERTS[10m])`, time.Time{})
+	ss, err := m.Query(t.Context(), `count_over_time(ALERTS{alertstate="firing"}[10m])`, time.Time{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -188,7 +188,9 @@ func healthily(runs map[string]*surveyed, at time.Time, own ownFigures) map[stri
 		"health: Ring entries": {
 			{0, "engine", rate(func(s *surveyed) float64 { return float64(s.account.Published) }), shortly},
 			{1, "engine", rate(func(s *surveyed) float64 { return float64(s.entries) }), shortly},
-			{2, "engine,reason", reasons(func(*surveyed) map[string]float64 { return map[string]float64{"overwritten": 0, "hole": 0, "unreadable": 0} }), exactly},
+			{2, "engine,reason", reasons(func(*surveyed) map[string]float64 {
+				return map[string]float64{"overwritten": 0, "hole": 0, "unreadable": 0}
+			}), exactly},
 			{3, "engine", rate(zero), exactly},
 		},
 		"health: Lag": {{0, "engine", each(zero), exactly}, {1, "engine", each(func(s *surveyed) float64 { return s.openSteps }), exactly}},

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"time"
 )
 
 // maxAnswer bounds an answer that is read, in bytes.
@@ -50,7 +49,7 @@ func PostJSON(ctx context.Context, url string, body []byte) error {
 }
 
 func do(ctx context.Context, method, url string, body []byte, headers ...string) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, Patience)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, method, url, bytes.NewReader(body))
 	if err != nil {

@@ -7,7 +7,7 @@ import (
 
 // Patience is how long tests wait for what servers do within a second or two on
 // a machine that has time.
-const Patience = time.Minute
+const Patience = 3 * time.Minute
 
 // pollEvery is how often a condition is asked for.
 const pollEvery = 50 * time.Millisecond

@@ -31,7 +31,7 @@ type Process struct {
 }
 
 // stopTime is how long a process has between SIGTERM and SIGKILL.
-const stopTime = 20 * time.Second
+const stopTime = Patience
 
 // newProcess makes a process that is not started. env is added to the test's own,
 // without its OTEL_ and LANETRACE_ variables.

@@ -316,24 +316,28 @@ func (m *Prometheus) Targets(ctx context.Context) ([]Target, error) {
 	return d.Active, m.get(ctx, "targets?state=active", &d)
 }
 
-// AwaitTargets waits until n targets are scraped without error in their last scrape.
+// AwaitTargets waits until each of n targets has been scraped without error.
 func (m *Prometheus) AwaitTargets(n int) {
 	m.tb.Helper()
+	up := make(map[string]bool) // a busy machine answers some scrape too late
 	Poll(m.tb, "prometheus's targets up", func() error {
 		ts, err := m.Targets(m.tb.Context())
 		if err != nil {
 			return err
 		}
-		up := 0
 		for _, t := range ts {
-			if t.Health == "up" {
-				up++
-			} else if t.LastError != "" {
+			up[t.URL] = up[t.URL] || t.Health == "up"
+			if !up[t.URL] && t.LastError != "" {
 				err = fmt.Errorf("%s: %s", t.URL, t.LastError)
 			}
 		}
-		if up < n && err == nil {
-			err = fmt.Errorf("%d of %d up", up, n)
+		if len(up) < n && err == nil {
+			err = fmt.Errorf("%d of %d targets", len(up), n)
+		}
+		for u, is := range up {
+			if !is && err == nil {
+				err = fmt.Errorf("%s is not up", u)
+			}
 		}
 		return err
 	})

@@ -38,7 +38,7 @@ export function Heat({ panel, frames, w, h, theme, timeRange }) {
     g.globalAlpha = 1;
     g.fillStyle = theme.colors.text.secondary;
     const every = Math.ceil(16 / ch);
-    for (let i = low; i <= high; i += every) g.fillText(Number.isFinite(buckets[i].le) ? formattedValueToString(unit(buckets[i].le)) : "+Inf", 2, h - below - (i - low) * ch - 4);
+    for (let i = low; i <= high; i += every) g.fillText(Number.isFinite(buckets[i].le) ? formattedValueToString(unit(buckets[i].le)) : "+Inf", 2, Math.max(10, h - below - (i - low) * ch - 4));
     for (let i = 0; i < 5; i++) g.fillText(new Date(a + ((i + 0.5) / 5) * (z - a)).toISOString().slice(11, 19), left + ((i + 0.3) / 5) * (w - left), h - 6);
   });
   return <canvas ref={canvas} width={w} height={h} aria-label={frames[0]?.fields.find((f) => f.type === FieldType.number)?.name} />;
