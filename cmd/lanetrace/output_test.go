@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"errors"
 	"io"
 	"testing"
@@ -37,5 +38,17 @@ func TestReplayEndsWithItsOutput(t *testing.T) {
 		if s.close() == nil {
 			t.Errorf("%s: no error says why", f)
 		}
+	}
+}
+
+func TestLeftOutText(t *testing.T) {
+	var said bytes.Buffer
+	a := &app{log: newLogger(&said)}
+	new(leftOut).say(a)
+	(&leftOut{steps: 1, requests: 2000}).say(a)
+	want := "lanetrace: left out: 1 step, still under way where the recordings end\n" +
+		"lanetrace: left out: 2,000 requests, which began before what was played\n"
+	if said.String() != want {
+		t.Errorf("%q, want %q", said.String(), want)
 	}
 }

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/lanetrace/lanetrace/collector"
-	"github.com/lanetrace/lanetrace/internal/report"
 	"github.com/lanetrace/lanetrace/spanring"
 )
 
@@ -36,7 +35,7 @@ func (c *recordCmd) past(a *app, dir spanring.Dir) (err error) {
 	since := time.Now().Add(-time.Duration(c.Last)).UnixNano()
 	w := &counting{window: window{next: sink.exporter, sinceUnixNS: since, left: new(leftOut)}}
 	var seen []spanring.Info
-	engines := 0
+	engines := uint64(0)
 	for r := range rings {
 		var ok bool
 		var i spanring.Info
@@ -64,11 +63,7 @@ func (c *recordCmd) past(a *app, dir spanring.Dir) (err error) {
 		return nil
 	}
 	reach := time.Duration(time.Now().UnixNano() - w.firstUnixNS).Round(time.Second)
-	text := fmt.Sprintf("%s steps of %d engines", report.Count(w.steps), engines)
-	if engines == 1 {
-		text = fmt.Sprintf("%s steps of 1 engine", report.Count(w.steps))
-	}
-	a.say("wrote %s: %s, the oldest of %v ago", name, text, reach)
+	a.say("wrote %s: %s of %s, the oldest of %v ago", name, counted(w.steps, "step", "steps"), counted(engines, "engine", "engines"), reach)
 	return nil
 }
 

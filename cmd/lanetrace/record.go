@@ -139,15 +139,11 @@ func (a *app) showProgress(w *recording.Writer, give func(), stop <-chan struct{
 }
 
 func progressText(s recording.Stats) string {
-	runs := "runs"
-	if s.Runs == 1 {
-		runs = "run"
-	}
 	gpus := ""
 	if s.Readings > 0 {
 		gpus = report.Count(s.Readings) + " readings of GPUs, "
 	}
-	return fmt.Sprintf("%d %s, %s entries, %s%s bytes", s.Runs, runs, report.Count(s.Entries), gpus, report.Count(uint64(s.Bytes)))
+	return fmt.Sprintf("%s, %s entries, %s%s bytes", counted(uint64(s.Runs), "run", "runs"), report.Count(s.Entries), gpus, report.Count(uint64(s.Bytes)))
 }
 
 // pickTap records the engines that are picked: of those that no name was given

@@ -240,10 +240,10 @@ type leftOut struct {
 
 func (l *leftOut) say(a *app) {
 	if l.steps > 0 {
-		a.say("%s steps were still under way where the recordings end: they were left out", report.Count(l.steps))
+		a.say("left out: %s, still under way where the recordings end", counted(l.steps, "step", "steps"))
 	}
 	if l.requests > 0 {
-		a.say("%s requests began before what was played: their summaries were left out", report.Count(l.requests))
+		a.say("left out: %s, which began before what was played", counted(l.requests, "request", "requests"))
 	}
 }
 
@@ -549,7 +549,7 @@ func (c *replayCmd) otlpSink(a *app) (*sink, error) {
 			err = errors.Join(err, serr) // otherwise it says what the counts do
 		}
 		n := exp.Spans()
-		a.say("sent %s spans", report.Count(n.Sent))
+		a.say("sent %s", counted(n.Sent, "span", "spans"))
 		if n.Missed() > 0 {
 			err = errors.Join(err, fmt.Errorf("%s spans were not taken: %s", report.Count(n.Missed()), missedText(n)))
 		}

@@ -160,7 +160,7 @@ func fileKind(path string) (ring bool, err error) {
 	if !st.Mode().IsRegular() {
 		what := "no regular file"
 		if st.IsDir() {
-			what = "a directory: name a file, or give it with --dir"
+			what = "a directory: name a file in it, or give a ring directory with --dir"
 		}
 		return false, fmt.Errorf("%s is %s", path, what)
 	}
