@@ -60,12 +60,13 @@ func loose(spans ...spanring.Span) (ns int64) {
 	return ns
 }
 
-// took checks a span's raw length against the spin kernel inside.
-func (x *telemetry) took(s spanring.Span, spun time.Duration) {
+// took checks a span's raw length against the spin kernel inside, and what took the host
+// so long to enqueue: it may have been stopped in between.
+func (x *telemetry) took(s spanring.Span, spun, host time.Duration) {
 	x.t.Helper()
 	hi := x.atMost(x.cycles(spun))
 	if !x.caps.ExactTimes || s.Gap != spanring.GapQueued {
-		hi += 20 * time.Millisecond // a host that was stopped between two enqueues
+		hi += host
 	}
 	if d := time.Duration(s.RawNS); d < spun || d > hi {
 		x.t.Errorf("%s %s took %v, want %v to %v", s.Kind, x.name(s), d, spun, hi)
@@ -78,7 +79,7 @@ func lanesLand(s *suite, t *testing.T) {
 	prefill, decode, inner := x.hub.Lane("prefill"), x.hub.Lane("decode"), x.hub.Lane("sample")
 	p := x.words(8, 1)
 	for round := range 3 {
-		from := spanring.MonoNS()
+		from, began := spanring.MonoNS(), time.Now()
 		step := x.hub.StepBegin()
 		a := x.dev.LaneBegin(step, prefill, st)
 		x.spin(st, time.Millisecond)
@@ -89,6 +90,7 @@ func lanesLand(s *suite, t *testing.T) {
 		c.End()
 		b.End()
 		step.End()
+		host := time.Since(began)
 		x.sync(st)
 		spans := x.drain()
 		to := spanring.MonoNS()
@@ -110,9 +112,9 @@ func lanesLand(s *suite, t *testing.T) {
 		if d := cmp.Diff(want, got); d != "" {
 			t.Fatalf("round %d: lanes (-want +got):\n%s", round, d)
 		}
-		x.took(spans[0], time.Millisecond)
-		x.took(spans[1], 2*time.Millisecond)
-		x.took(spans[2], 0)
+		x.took(spans[0], time.Millisecond, host)
+		x.took(spans[1], 2*time.Millisecond, host)
+		x.took(spans[2], 0, host)
 		// The two lanes share an event: the one ends where the other begins, as far as
 		// their places are known.
 		if d := spans[1].StartMonoNS - spans[0].EndMonoNS(); d < -loose(spans[:2]...) || d > loose(spans[:2]...) {
@@ -127,7 +129,8 @@ func kernelsLand(s *suite, t *testing.T) {
 	st := x.stream()
 	lane := x.hub.Lane("decode")
 	p := x.words(64, 1)
-	work := func(step lanetrace.Step) {
+	work := func(step lanetrace.Step) (host time.Duration) {
+		began := time.Now()
 		l := x.dev.LaneBegin(step, lane, st)
 		x.spin(st, 500*time.Microsecond)
 		x.scale(st, p, 2, 64)
@@ -137,7 +140,9 @@ func kernelsLand(s *suite, t *testing.T) {
 		x.scale(st, p, 3, 64)
 		x.dev.Bind(lanetrace.Step{}, st)
 		step.End()
+		host = time.Since(began)
 		x.sync(st)
+		return host
 	}
 	work(x.hub.StepBegin())
 	if spans := x.drain(); len(spans) != 1 || spans[0].Kind != spanring.KindLane || spans[0].Armed {
@@ -147,7 +152,7 @@ func kernelsLand(s *suite, t *testing.T) {
 
 	from := spanring.MonoNS()
 	step := x.armed()
-	work(step)
+	host := work(step)
 	spans := x.drain()
 	to := spanring.MonoNS()
 	x.wantAll("with timed launches", st, p, 21, 64)
@@ -179,7 +184,7 @@ func kernelsLand(s *suite, t *testing.T) {
 	if d := cmp.Diff(want, got); d != "" {
 		t.Fatalf("spans of an armed step (-want +got):\n%s", d)
 	}
-	x.took(spans[1], 500*time.Microsecond)
+	x.took(spans[1], 500*time.Microsecond, host)
 	// Kernels lie one behind the other, inside their lane.
 	for i := 2; i < 4; i++ {
 		if a, b := spans[i-1], spans[i]; b.StartMonoNS < a.EndMonoNS()-loose(a, b) {
@@ -203,13 +208,14 @@ func graphsLand(s *suite, t *testing.T) {
 		x.scale(st, p, 2, 64)
 		x.scale(st, p, 5, 64)
 	})
-	from := spanring.MonoNS()
+	from, began := spanring.MonoNS(), time.Now()
 	step := x.armed()
 	l := x.dev.LaneBegin(step, lane, st)
 	x.ok(x.gpu.LaunchGraph(g, st))
 	x.ok(x.gpu.LaunchGraph(g, st))
 	l.End()
 	step.End()
+	host := time.Since(began)
 	x.sync(st)
 	spans := x.drain()
 	to := spanring.MonoNS()
@@ -223,7 +229,7 @@ func graphsLand(s *suite, t *testing.T) {
 		if !ok || n.GraphID != uint64(g) || n.GraphNodes != 3 {
 			t.Errorf("graph's name %+v (%v), want id %d and 3 nodes", n, ok, g)
 		}
-		x.took(sp, time.Millisecond)
+		x.took(sp, time.Millisecond, host)
 		x.between(sp, from, to)
 		if sp.CorrectionNS != 0 {
 			t.Errorf("a graph's time was corrected by %d ns", sp.CorrectionNS)
@@ -504,11 +510,13 @@ func reusedHandle(s *suite, t *testing.T) {
 	for i := range 8 {
 		st := x.stream()
 		handles[st]++
+		began := time.Now()
 		step := x.hub.StepBegin()
 		l := x.dev.LaneBegin(step, lane, st)
 		x.spin(st, 500*time.Microsecond)
 		l.End()
 		step.End()
+		host := time.Since(began)
 		if i%2 == 0 { // with the span in flight
 			x.ok(x.gpu.DestroyStream(st))
 		}
@@ -519,7 +527,7 @@ func reusedHandle(s *suite, t *testing.T) {
 		if len(spans) != 1 {
 			t.Fatalf("stream %d: %d spans landed", i, len(spans))
 		}
-		x.took(spans[0], 500*time.Microsecond)
+		x.took(spans[0], 500*time.Microsecond, host)
 		if was, ok := streams[spans[0].Stream]; ok {
 			t.Errorf("streams %#x and %#x are both number %d", was, st, spans[0].Stream)
 		}
@@ -662,6 +670,7 @@ func overlap(s *suite, t *testing.T) {
 	p := x.words(4, 1)
 	var ids []uint64
 	x.spin(st, 5*time.Millisecond)
+	began := time.Now()
 	for i := range 4 {
 		x.hub.Arm(1)
 		step := x.hub.StepBegin()
@@ -672,12 +681,13 @@ func overlap(s *suite, t *testing.T) {
 		step.End()
 		ids = append(ids, step.ID())
 	}
+	host := time.Since(began)
 	x.sync(st)
 	got := make(map[uint64]int)
 	for _, sp := range x.drain() {
 		got[sp.Step]++
 		if sp.Kind == spanring.KindLane {
-			x.took(sp, time.Duration(sp.Step-ids[0]+1)*200*time.Microsecond)
+			x.took(sp, time.Duration(sp.Step-ids[0]+1)*200*time.Microsecond, host)
 		}
 	}
 	want := map[uint64]int{ids[0]: 3, ids[1]: 3, ids[2]: 3, ids[3]: 3}
@@ -783,15 +793,17 @@ func secondInstallation(s *suite, t *testing.T) {
 		t.Errorf("%d spans were begun, want the step alone", n)
 	}
 	st2 := y.stream()
+	began := time.Now()
 	l2 := y.dev.LaneBegin(next, lane, st2)
 	y.spin(st2, time.Millisecond)
 	l2.End()
 	next.End()
+	host := time.Since(began)
 	spans := y.drain()
 	if len(spans) != 1 {
 		t.Fatalf("%d spans landed in the second installation, want 1", len(spans))
 	}
-	y.took(spans[0], time.Millisecond)
+	y.took(spans[0], time.Millisecond, host)
 	if n := x.counter(spanring.CtrBegun) - begun; n != 2 {
 		t.Errorf("counters did not go on: %d begun", n)
 	}
