@@ -70,7 +70,7 @@ func engineRun(ctx context.Context, o options, name string, parts []string, witn
 		cmd.Env = append(cmd.Env, activityEnv+"="+activity, "CUDA_INJECTION64_PATH="+o.activity)
 	}
 	var words bytes.Buffer
-	cmd.Stderr = io.MultiWriter(log, &words)
+	cmd.Stderr = &words
 	in, err := cmd.StdinPipe()
 	if err != nil {
 		return nil, err
@@ -104,6 +104,9 @@ func engineRun(ctx context.Context, o options, name string, parts []string, witn
 	}
 	if err := errors.Join(werr, rerr); err != nil {
 		return nil, fmt.Errorf("engine %s: %w", name, err)
+	}
+	if _, err := log.Write(words.Bytes()); err != nil {
+		return nil, err
 	}
 	f, err := os.Open(plan)
 	if err != nil {

@@ -2,16 +2,20 @@ package main
 
 import (
 	"context"
+	_ "embed"
 	"errors"
 	"flag"
 	"fmt"
 	"io"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/lanetrace/lanetrace/internal/cubench/cupti"
 )
 
 // allParts are what can be measured, in this order.
@@ -26,6 +30,7 @@ type options struct {
 	align     time.Duration
 	streams   int
 	activity  string
+	cuda      string
 	library   string
 	json      string
 	tmp       string
@@ -50,7 +55,8 @@ func parse(args []string, stderr io.Writer) (o options, err error) {
 	f.IntVar(&o.cold, "cold", 6, "part cold: rounds of idling, four seconds each")
 	f.DurationVar(&o.align, "align", 10*time.Minute, "part align: for how long")
 	f.IntVar(&o.streams, "streams", 48, "part align: how many streams are kept busy")
-	f.StringVar(&o.activity, "activity", "bin/libactivity.so", "the library of cupti/activity.c; empty: do without CUPTI")
+	f.StringVar(&o.activity, "activity", "auto", "CUPTI's records: auto: a library made with gcc; a library made from cupti/activity.c; none: do without")
+	f.StringVar(&o.cuda, "cuda", "", "the CUDA toolkit (default: CUDA_HOME, /usr/local/cuda*, /opt/cuda or /usr)")
 	f.StringVar(&o.library, "library", "", "the driver's library (default: the system's)")
 	f.StringVar(&o.json, "json", "", "write all values to this file")
 	f.StringVar(&o.tmp, "tmp", "/dev/shm", "where rings and records lie meanwhile")
@@ -83,10 +89,14 @@ func command(args []string, fake func(*result, string) error, stdin io.Reader, s
 	if errors.Is(err, flag.ErrHelp) {
 		return 0
 	}
+	if err != nil {
+		fmt.Fprintln(stderr, "accuracy:", err)
+		return 2
+	}
 	o.fake = fake
-	if err == nil && o.engine {
+	if o.engine {
 		err = runEngine(o, stdin, stdout)
-	} else if err == nil {
+	} else {
 		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 		defer stop()
 		var r *report
@@ -96,36 +106,69 @@ func command(args []string, fake func(*result, string) error, stdin io.Reader, s
 	}
 	if err != nil {
 		fmt.Fprintln(stderr, "accuracy:", err)
-		return 2
+		return 1
 	}
 	return 0
 }
 
+//go:embed cupti/activity.c
+var activitySource string
+
+// witness is the library that writes CUPTI's records, "" to do without.
+func (o *options) witness(ctx context.Context) (library string, err error) {
+	switch {
+	case o.activity == "none" || o.fake != nil:
+		return "", nil
+	case o.activity == "auto":
+		dir, err := os.MkdirTemp("", "lanetrace-cupti-")
+		if err != nil {
+			return "", err
+		}
+		if library, err = cupti.Build(ctx, dir, o.cuda, activitySource); err != nil {
+			return "", errors.Join(fmt.Errorf("no CUPTI to hold times against: %w (-activity none does without)", err), os.RemoveAll(dir))
+		}
+		return library, nil
+	}
+	if library, err = filepath.Abs(o.activity); err == nil {
+		_, err = os.Stat(library)
+	}
+	return library, err
+}
+
 // measure runs every part and prints what came of it.
 func measure(ctx context.Context, o options, stdout, stderr io.Writer) (*report, error) {
-	if o.fake == nil && o.activity != "" {
-		if _, err := os.Stat(o.activity); err != nil {
-			return nil, fmt.Errorf("the library that writes activity records: %w (-activity \"\" does without)", err)
-		}
+	library, err := o.witness(ctx)
+	if err != nil {
+		return nil, err
 	}
+	if o.activity == "auto" && library != "" {
+		defer os.RemoveAll(filepath.Dir(library))
+	}
+	o.activity = library
 	r := new(report)
 	witnesses := []bool{true, false}
 	if o.activity == "" && o.fake == nil {
 		witnesses = []bool{false}
 	}
-	// An engine that fails is said, and costs what it was to measure.
+	// An engine that fails is said, and costs what it was to measure; unless it is the
+	// first, which says that none can be.
+	var none error
 	run := func(name string, parts []string, witness bool) {
 		began := time.Now()
 		if !witness {
 			name += ", alone"
 		}
-		if ctx.Err() != nil {
+		if ctx.Err() != nil || none != nil {
 			return
 		}
 		res, err := engineRun(ctx, o, name, parts, witness, stderr)
-		if err != nil {
+		switch {
+		case err != nil && len(r.results) == 0:
+			none = err
+			return
+		case err != nil:
 			r.wrong = append(r.wrong, err.Error())
-		} else {
+		default:
 			r.add(res)
 		}
 		fmt.Fprintf(stderr, "accuracy: %s: %.1f s\n", name, time.Since(began).Seconds())
@@ -149,6 +192,9 @@ func measure(ctx context.Context, o options, stdout, stderr io.Writer) (*report,
 	}
 	if slices.Contains(o.parts, "align") {
 		run("align", []string{"align"}, false)
+	}
+	if none != nil {
+		return nil, none
 	}
 	r.print(stdout)
 	if o.json != "" {

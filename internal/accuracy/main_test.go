@@ -182,7 +182,7 @@ func TestWrongIsAFailure(t *testing.T) {
 					}
 					return os.WriteFile(path, tc.spoil(b), 0o600)
 				}, nil, &out, &errs)
-			if status != 1 || !strings.Contains(out.String(), "## Wrong") || !strings.Contains(out.String(), tc.want) {
+			if status != 1 || !strings.Contains(out.String()+errs.String(), tc.want) {
 				t.Errorf("status %d:\n%s\n%s", status, out.String(), errs.String())
 			}
 		})
@@ -200,7 +200,8 @@ func TestCommandLine(t *testing.T) {
 		{"-scale 0", 2, "a count is out of its range"},
 		{"-nonsense", 2, "flag provided but not defined"},
 		{"more", 2, `"more" is no flag`},
-		{"-activity /nowhere/lib.so", 2, "the library that writes activity records: stat /nowhere/lib.so"},
+		{"-activity /nowhere/lib.so", 1, "accuracy: stat /nowhere/lib.so"},
+		{"-cuda /nowhere", 1, "accuracy: no CUPTI to hold times against: no cupti.h with a libcupti.so below /nowhere (-activity none does without)"},
 	} {
 		t.Run(tc.args, func(t *testing.T) {
 			var out, errs bytes.Buffer
@@ -212,12 +213,11 @@ func TestCommandLine(t *testing.T) {
 	}
 }
 
-// TestNoDriver: an engine that cannot open its GPU is said to have failed, with its
-// last words.
+// TestNoDriver: that no engine can open its GPU is one line, in the driver's words.
 func TestNoDriver(t *testing.T) {
 	var out, errs bytes.Buffer
-	status := command([]string{"-library", "/nowhere/libcuda.so.1", "-activity", "", "-tmp", t.TempDir(), "-parts", "constant", "-processes", "1"}, nil, nil, &out, &errs)
-	if status != 1 || !strings.Contains(out.String(), "cannot load the CUDA driver library /nowhere/libcuda.so.1") {
+	status := command([]string{"-library", "/nowhere/libcuda.so.1", "-activity", "none", "-tmp", t.TempDir(), "-parts", "constant", "-processes", "1"}, nil, nil, &out, &errs)
+	if status != 1 || out.Len() > 0 || !strings.Contains(errs.String(), "cannot load the CUDA driver library /nowhere/libcuda.so.1") || strings.Count(errs.String(), "\n") != 1 {
 		t.Errorf("status %d:\n%s\n%s", status, out.String(), errs.String())
 	}
 }

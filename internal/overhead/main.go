@@ -15,6 +15,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/lanetrace/lanetrace/internal/cubench/cupti"
 )
 
 // options are the command's.
@@ -45,13 +47,17 @@ func command(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	var o options
 	fs := flag.NewFlagSet("overhead", flag.ContinueOnError)
 	fs.SetOutput(stderr)
+	fs.Usage = func() {
+		fmt.Fprintln(stderr, "overhead measures what each level of telemetry, and CUPTI beside it, costs a step of examples/decode. It prints\nMarkdown tables. Flags:")
+		fs.PrintDefaults()
+	}
 	fs.StringVar(&o.decode, "decode", "bin/decode", "the example engine")
 	fs.StringVar(&o.backend, "backend", "cuda", "its GPU: cuda, or sim, whose figures mean nothing")
 	fs.IntVar(&o.rounds, "rounds", 31, "rounds, at least 25")
 	fs.DurationVar(&o.time, "time", 40*time.Millisecond, "of a round, under each condition")
 	fs.StringVar(&o.shapes, "shapes", "short,middling,long", "kernels' lengths")
 	fs.StringVar(&o.cupti, "cupti", "auto", "auto: made with gcc where CUPTI is installed; none; or a library made from internal/cubench/cupti")
-	fs.StringVar(&o.cuda, "cuda", "", "the CUDA toolkit (default: CUDA_HOME, then /usr/local/cuda*)")
+	fs.StringVar(&o.cuda, "cuda", "", "the CUDA toolkit (default: CUDA_HOME, /usr/local/cuda*, /opt/cuda or /usr)")
 	fs.StringVar(&o.raw, "raw", "", "a file for every round's figures, a JSON document a line")
 	fs.StringVar(&o.from, "from", "", "print the tables of files that -raw wrote, separated by commas, and measure nothing: of each row the last")
 	fs.StringVar(&o.python, "python", "", "Python with torch and transformers, for the attached model")
@@ -155,7 +161,7 @@ func (o *options) profiler(ctx context.Context) (string, error) {
 		if err != nil {
 			return "", err
 		}
-		lib, err := buildCUPTI(ctx, dir, o.cuda)
+		lib, err := cupti.Build(ctx, dir, o.cuda, cupti.Source)
 		if err != nil {
 			_ = os.RemoveAll(dir)
 			return "", err

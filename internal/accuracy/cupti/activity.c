@@ -5,7 +5,7 @@
 // file that LANETRACE_ACTIVITY_FILE names: CUPTI's word on how long each took, to
 // hold lanetrace's against. ../activity.go reads the file.
 //
-//   gcc -O2 -Wall -shared -fPIC -I$CUDA/extras/CUPTI/include -I$CUDA/include -o libactivity.so activity.c $DIR/libcupti.so -Wl,-rpath,$DIR -lpthread
+// internal/cubench/cupti compiles it.
 //
 // A line is kind, start, end (ns), stream, correlation id, bytes, name, separated by
 // tabs. The program asks for the rest by making FILE.flush; then all buffers are

@@ -6,7 +6,7 @@
 // calls, the mechanism of the PyTorch profiler. It exists to measure what that
 // costs a step; nothing of lanetrace uses CUPTI.
 //
-//   gcc -O2 -shared -fPIC -I$CUPTI/include -I$CUDA/include -o libinject.so inject.c -L$CUPTI/lib64 -Wl,-rpath,$CUPTI/lib64 -lcupti
+// build.go compiles it.
 //
 // A program switches records on and off with lanetrace_profiler_on and
 // lanetrace_profiler_off, as decode --ab-profiler does; or the CUDA driver loads it

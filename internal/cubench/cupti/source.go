@@ -1,11 +1,11 @@
 // Package cupti is the source, in C, of a library that asks CUPTI for activity
 // records as a profiler does, so that measurements can set lanetrace's cost beside
-// it. Only measurements import it.
+// it; and compiles that and others that use CUPTI. Only measurements import it.
 package cupti
 
 import _ "embed"
 
-// Source is inject.c, which says how it is compiled.
+// Source is inject.c.
 //
 //go:embed inject.c
 var Source string
