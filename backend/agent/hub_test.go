@@ -704,7 +704,7 @@ func TestHubControl(t *testing.T) {
 	e.script("getlevel = 3\n stream 1 0\n step 1 = 2 1\n launch 0 1 = 0\n launch 1 1 = 1\n endstep 1")
 	request(spanring.Control{ID: "2", Level: "basic"}, spanring.CtrControlApplied, 2)
 	request(spanring.Control{ID: "3", Level: "loud"}, spanring.CtrControlRejected, 1)
-	request(spanring.Control{ID: "4", ArmSteps: 1_000_001}, spanring.CtrControlRejected, 2)
+	request(spanring.Control{ID: "4", Level: "kernel", ArmSteps: 1_000_001}, spanring.CtrControlRejected, 2)
 	e.script("getlevel = 1\n end 0\n endstep 0\n drain = 0")
 	e.counted(map[string]uint64{
 		"begun": 4, "landed": 4, "steps_begun": 2, "steps_ended": 2, "steps_armed": 1, "launches": 2,

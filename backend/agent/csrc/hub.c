@@ -144,13 +144,13 @@ static void poll_control(lt_hub *h) {
     refuse(h, why);
     return;
   }
-  if (c.level[0] != '\0')
-    lt_hub_set_level(level);
   if (c.arm_steps > MAX_ARM_REQUEST) {
     snprintf(why, sizeof why, "%u armed steps asked for, at most %d", c.arm_steps, MAX_ARM_REQUEST);
     refuse(h, why);
     return;
   }
+  if (c.level[0] != '\0')
+    lt_hub_set_level(level);
   lt_hub_arm(c.arm_steps);
   lt_ring_add(h->ring, LT_CTR_CONTROL_APPLIED, 1);
 }
