@@ -591,10 +591,16 @@ static void test_stall(void) {
   OK(p_cuEventSynchronize(b));
   OK(p_lt_testdriver_event_time(a, &mono, &gpu));
   TRUE(mono >= released);
-  // A kernel already running hangs and ends at the release.
-  OK(spin(s, us(10000)));
-  OK(p_cuEventRecord(a, s));
-  OK(p_lt_testdriver_stall_stream(s, 1));
+  // A kernel already running hangs and ends at the release; on a busy machine it may
+  // have ended before the stall.
+  for (;;) {
+    OK(spin(s, us(10000)));
+    OK(p_cuEventRecord(a, s));
+    OK(p_lt_testdriver_stall_stream(s, 1));
+    if (p_cuEventQuery(a) == CUDA_ERROR_NOT_READY)
+      break;
+    OK(p_lt_testdriver_stall_stream(s, 0));
+  }
   nap_ms(15);
   EQ(p_cuEventQuery(a), CUDA_ERROR_NOT_READY);
   released = now_ns();
@@ -1680,13 +1686,9 @@ static void test_faults(void) {
 
   // Host time of a call.
   EQ(p_lt_testdriver_set_call_ns("cuLaunchKernel", 3000000), 0);
-  CUevent e = event(0);
-  OK(p_cuEventRecord(e, s));
   int64_t t0 = now_ns();
   OK(spin(s, 10));
   TRUE(now_ns() - t0 >= 3000000);
-  float ms;
-  OK(p_cuEventElapsedTime(&ms, e, e)); // by now complete: the kernel was starved
   EQ(p_lt_testdriver_set_call_ns("cuNo", 1), -1);
 
   // A context that faulted answers everything with the same error, runs
