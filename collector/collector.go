@@ -59,7 +59,8 @@ type Options struct {
 	Logger *slog.Logger
 }
 
-// maxRings bounds how many rings are read at once.
+// maxRings bounds how many rings are known at once, those that are refused or over
+// and still there too.
 const maxRings = 1024
 
 // Collector reads every ring of a directory: those that are there and those that
@@ -80,7 +81,8 @@ type Collector struct {
 	listNext    time.Time // when the directory is looked at without an event
 	listFailed  string    // why it cannot be listed
 	removeFails bool
-	swept       int // overs when the dead rings were removed last
+	full        bool // and rings are left that are not looked at
+	swept       int  // overs when the dead rings were removed last
 }
 
 // ring is one ring file.
@@ -227,20 +229,31 @@ func (c *Collector) removeDead(over map[string]bool) {
 	}
 }
 
-// look opens new rings.
+// look forgets the paths that are gone and opens new rings.
 func (c *Collector) look(paths []string, now time.Time) {
 	there := make(map[string]bool, len(paths))
 	for _, p := range paths {
 		there[p] = true
-		if c.rings[p] == nil && len(c.rings) < maxRings {
-			c.open(p, now)
-		}
 	}
 	for p, r := range c.rings {
 		if !there[p] && (r.refused || r.gone) {
 			delete(c.rings, p)
 		}
 	}
+	left := 0
+	for _, p := range paths {
+		switch {
+		case c.rings[p] != nil:
+		case len(c.rings) < maxRings:
+			c.open(p, now)
+		default:
+			left++
+		}
+	}
+	if left > 0 && !c.full {
+		c.o.Logger.Warn("too many rings, the others wait until some are gone", "most", maxRings, "left", left)
+	}
+	c.full = left > 0
 }
 
 // forgetOld forgets engines that have lingered.
