@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"sync"
 	"time"
 
@@ -238,13 +237,12 @@ func (c *demoCmd) introduce(a *app, s *service, dir spanring.Dir, f *recording.F
 	if step != nil {
 		fmt.Fprintf(a.stdout, "%s\n", report.Timeline(step, report.TimelineOptions{Width: a.widthOf(a.stdout)}))
 	}
-	self := filepath.Base(os.Args[0])
 	for _, l := range [][2]string{
 		{"page", s.url() + "/"},
 		{"metrics", s.url() + "/metrics"},
 		{"account", s.url() + "/debug/account"},
 		{"OTLP", a.otlpText(c.OTLPEndpoint)},
-		{"report", self + " report --dir " + dir.Path},
+		{"report", os.Args[0] + " report --dir " + dir.Path},
 	} {
 		fmt.Fprintf(a.stdout, "%-9s%s\n", l[0], l[1])
 	}

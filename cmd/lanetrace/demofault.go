@@ -125,7 +125,7 @@ func (c *demoCmd) show(a *app) (err error) {
 		return nil
 	}
 	s.say("\nEverything runs on until Ctrl-C. Look at %s, or try\n  %s top --dir %s\n  %s report --dir %s",
-		s.service.url(), filepath.Base(os.Args[0]), s.dir.Path, filepath.Base(os.Args[0]), s.dir.Path)
+		s.service.url(), os.Args[0], s.dir.Path, os.Args[0], s.dir.Path)
 	<-ctx.Done()
 	return nil
 }
