@@ -519,3 +519,29 @@ func TestStepTimeOnTheGPU(t *testing.T) {
 		t.Errorf("step time %v, want three steps of 20 ms and the fourth's part on the host", got)
 	}
 }
+
+// TestTimeBetweenSteps: with a budget for lanes, time in which the host waits for the
+// GPU between two steps is step time, as far as the GPU works in it.
+func TestTimeBetweenSteps(t *testing.T) {
+	r := newRig(t, Config{NoCalibration: true, LaneBudget: 0.9})
+	lane := r.hub.Lane("a")
+	begun := spanring.MonoNS()
+	for range 100 {
+		s := r.hub.StepBegin()
+		l := r.dev.LaneBegin(s, lane, r.s)
+		r.drv.Work(r.s, 500_000)
+		l.End()
+		s.End()
+		r.until("the lane has landed", r.idle)
+	}
+	all := time.Duration(spanring.MonoNS() - begun)
+	got := time.Duration(r.hub.Ring().Counter(spanring.CtrStepTimeNS))
+	// Most of it, unless this machine pauses.
+	if got < 10*time.Millisecond || got > all {
+		t.Errorf("step time %v of %v in which the GPU worked for 50 ms", got, all)
+	}
+	t.Logf("step time %v of %v", got, all)
+	if m := r.hub.Overhead().StepTime; m < 50*time.Microsecond {
+		t.Errorf("a mean step takes %v", m)
+	}
+}
