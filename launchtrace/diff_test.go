@@ -327,3 +327,11 @@ func TestNewTraceRefuses(t *testing.T) {
 		t.Error(d)
 	}
 }
+
+// equal reports whether o and x are the same operation but for their handles,
+// should they be named.
+func (o *Op) equal(x *Op) bool {
+	return o.Kind == x.Kind && o.Name == x.Name && (o.Name != "" || o.Func == x.Func) &&
+		o.Grid == x.Grid && o.Block == x.Block && o.SharedBytes == x.SharedBytes &&
+		o.ArgsUnknown == x.ArgsUnknown && slices.Equal(o.Args, x.Args)
+}

@@ -3,7 +3,6 @@ package launchtrace
 import (
 	"encoding/binary"
 	"fmt"
-	"slices"
 )
 
 // Kind is what an operation does.
@@ -55,14 +54,6 @@ func (o *Op) FuncName() string {
 		return fmt.Sprintf("fn@%#x", o.Func)
 	}
 	return o.Name
-}
-
-// equal reports whether o and x are the same operation but for their handles,
-// should they be named.
-func (o *Op) equal(x *Op) bool {
-	return o.Kind == x.Kind && o.Name == x.Name && (o.Name != "" || o.Func == x.Func) &&
-		o.Grid == x.Grid && o.Block == x.Block && o.SharedBytes == x.SharedBytes &&
-		o.ArgsUnknown == x.ArgsUnknown && slices.Equal(o.Args, x.Args)
 }
 
 // MaxArgs is how many arguments of an operation are recorded. A kernel's

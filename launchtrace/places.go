@@ -27,7 +27,7 @@ const (
 
 func (r *Range) holds(addr uint64) bool { return addr-r.Base < r.Bytes }
 
-// find is the index of the first range whose base is beyond addr.
+// after is the index of the first range whose base is beyond addr.
 func (t *Trace) after(addr uint64) int {
 	return sort.Search(len(t.ranges), func(i int) bool { return t.ranges[i].Base > addr })
 }

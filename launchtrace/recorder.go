@@ -26,8 +26,8 @@ type Options struct {
 	// difference.
 	BySite bool
 	// MaxBytes bounds what recorded operations take, of all regions together, from
-	// 256 KiB, in steps of 64 KiB. An operation takes 48 bytes and 8 for each
-	// argument; a region keeps up to three executions. Default 64 MiB.
+	// 256 KiB to 32 GiB, in steps of 64 KiB. An operation takes 48 bytes and 8 for
+	// each argument; a region keeps up to three executions. Default 64 MiB.
 	MaxBytes int64
 	// MaxRegions bounds the regions. Default 64.
 	MaxRegions int
@@ -36,6 +36,7 @@ type Options struct {
 const (
 	defaultMaxBytes   = 64 << 20
 	minMaxBytes       = 256 << 10
+	maxMaxBytes       = 8 << 32 // an operation's place in a trace is 32 bits of words
 	defaultMaxRegions = 64
 )
 
@@ -62,7 +63,7 @@ func New(o Options) *Recorder {
 	if o.MaxBytes == 0 {
 		o.MaxBytes = defaultMaxBytes
 	}
-	o.MaxBytes = max(o.MaxBytes, minMaxBytes)
+	o.MaxBytes = min(max(o.MaxBytes, minMaxBytes), maxMaxBytes)
 	if o.MaxRegions <= 0 {
 		o.MaxRegions = defaultMaxRegions
 	}

@@ -2,6 +2,7 @@ package launchtrace
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"sync"
@@ -364,6 +365,15 @@ func TestNamesFull(t *testing.T) {
 	g.End(0, 0)
 	if _, tr := g.Executions(); tr.Ops()[0].FuncName() != "fn@0x7" {
 		t.Error("a handle whose name does not fit has its old one")
+	}
+}
+
+// TestPlacesOfOperationsFit: whatever bound is asked for, the last place that it allows
+// is one of 32 bits.
+func TestPlacesOfOperationsFit(t *testing.T) {
+	r := New(Options{MaxBytes: math.MaxInt64})
+	if last := (r.most-1)<<chunkShift | (chunkWords - 1); last != math.MaxUint32 {
+		t.Errorf("the last word is %#x", last)
 	}
 }
 
