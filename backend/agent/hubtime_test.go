@@ -373,3 +373,20 @@ func TestHubCost(t *testing.T) {
 	}
 	t.Logf("a step takes %d ns, a lane %d ns, of which its driver calls %d ns", step, lane, calls)
 }
+
+// With a budget for lanes, time in which the host waits for the GPU between two steps is
+// step time, as far as the GPU works in it.
+func TestHubTimeBetweenSteps(t *testing.T) {
+	e := newHubRig(t, hubOptions{level: "lane", env: []string{"LANETRACE_LANE_BUDGET=0.9"}})
+	e.do("kernelns 500000")
+	begun := spanring.MonoNS()
+	for range 100 {
+		e.script("step 0\n begin 0 0 1 0 = 1\n launch 0 0\n end 0\n endstep 0\n drain = 0")
+	}
+	all, got := spanring.MonoNS()-begun, int64(e.counters()[spanring.CtrStepTimeNS])
+	t.Logf("step time %d of %d ns", got, all)
+	// Most of it, unless this machine pauses.
+	if got < 10e6 || got > all {
+		t.Errorf("step time %d ns of %d, in which the GPU worked for 50 ms", got, all)
+	}
+}
