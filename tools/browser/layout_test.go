@@ -61,7 +61,7 @@ func TestHealthOfLosses(t *testing.T) {
 	addr, _ := start(t, "demo")
 	b := newTab(t, "http://"+addr+"/")
 	got := later[map[string]string](b, `import("/live/tables.js").then((m) => {
-		m.showHealth({ state: "died", level: "lane", kernel_every: 0, lane_every: 4, overhead: { kernels: 0.003, lanes: 0.0125 }, busy: 3, clocks: null, gpu_time: { lane: 3, within: 1, between: 0, untimed: 0 }, account: {
+		m.showHealth({ state: "died", level: "lane", kernel_every: 0, lane_every: 4, overhead: { kernels: 0.003, lanes: 0.0125 }, busy: 3, clocks: [{ device: 0, uncertainty_ns: 0, constant_ns: 0, calibration: "none" }], gpu_time: { lane: 3, within: 1, between: 0, untimed: 0 }, account: {
 			producer: { begun: 1000000, landed: 999990, failed: { capture: 2, zero: 0 }, dropped: 5, in_flight: 3 },
 			reader: { published: 100, received: 90, lost: 10, lost_by_reason: { overwritten: 10, hole: 0 }, missed_before_attach: 0, pending: 0 },
 			sidecar: { received: 90, exported: 40, not_selected: { one_in_n: 40 }, rejected: 0, dropped: { late: 0 }, pending: 3 },

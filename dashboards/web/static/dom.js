@@ -17,7 +17,7 @@ export function el(tag, attributes = {}, ...children) {
 // is said across all columns.
 export function rows(table, list) {
   const body = table.tBodies[0];
-  body.replaceChildren(...list.map((cells) => !Array.isArray(cells) ? el("tr", {}, el("td", { class: "none", colspan: table.tHead.rows[0].cells.length }, cells)) : el("tr", {}, ...cells.map((c) => {
+  body.replaceChildren(...list.map((cells) => !Array.isArray(cells) ? el("tr", {}, el("td", { class: "none", colspan: [...table.tHead.rows[0].cells].filter((c) => c.offsetParent).length }, cells)) : el("tr", {}, ...cells.map((c) => {
     const td = el("td", {}, c);
     if (!(c instanceof Node)) td.title = String(c);
     return td;

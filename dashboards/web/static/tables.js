@@ -113,6 +113,9 @@ export function showHealth(e) {
     ["pairs in flight", e.oldest ? `${count(e.busy)}, the oldest for ${duration(e.oldest.age)}` : count(e.busy), stuck(e) ? "bad" : undefined],
     ["GPU time in lanes", share(g.lane, all)], ["in steps, outside lanes", share(g.within, all)], ["between steps", share(g.between, all)],
   ];
-  for (const c of e.clocks ?? []) list.push([`clock of GPU ${c.device}`, `± ${duration(c.uncertainty_ns)}`], ["taken off a kernel", `${exact(c.constant_ns)}, ${c.calibration}`]);
+  for (const c of e.clocks ?? []) {
+    if (c.uncertainty_ns > 0) list.push([`clock of GPU ${c.device}`, `± ${duration(c.uncertainty_ns)}`]);
+    if (c.calibration !== "none") list.push(["taken off a kernel", `${exact(c.constant_ns)}, ${c.calibration}`]);
+  }
   facts(byID("facts"), list);
 }
