@@ -25,8 +25,11 @@ import struct
 import sys
 import time
 
-import torch
-from transformers import LlamaConfig, LlamaForCausalLM, StaticCache
+try:
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM, StaticCache
+except ImportError as e:
+    sys.exit(f"llama.py: {e}: it needs PyTorch with CUDA, and transformers")
 
 nvtx = torch.cuda.nvtx
 
