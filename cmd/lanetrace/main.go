@@ -9,8 +9,8 @@
 //
 // Exit codes: 0 all went well, 1 something failed, 2 the command line is wrong;
 // of diff 0 no difference, 1 some, 2 something failed; of run the program's own.
-// Errors are one line on standard error. Every flag can be set by the variable
-// LANETRACE_ and its name.
+// Errors are one line on standard error. A flag can be set by the variable that its
+// help names, LANETRACE_ and the flag's name.
 package main
 
 import (
