@@ -116,7 +116,7 @@ func (r *Run) leaks(e *collector.Engine) []ledger.Suspect {
 			held += s.bytes
 			if s.madeNS > warm {
 				grown += s.bytes
-				parts[min((s.madeNS-warm)*leakParts/(to-warm), leakParts-1)] += s.bytes
+				parts[(s.madeNS-warm)/((to-warm)/leakParts+1)] += s.bytes
 			}
 		}
 		if slices.Min(parts[:]) == 0 || grown < leakLeast || r.fellAt[site] > warm ||

@@ -1,6 +1,7 @@
 package report
 
 import (
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -159,6 +160,19 @@ func TestLeaks(t *testing.T) {
 			t.Errorf("%s:\n%s", c.name, whole)
 		}
 	}
+}
+
+// TestLeaksOfAHostileRing: times that cannot be cost nothing but the figures.
+func TestLeaksOfAHostileRing(t *testing.T) {
+	s := newMemSource()
+	for _, at := range []int64{math.MaxInt64/2 + 1<<56, math.MaxInt64} {
+		s.allocs = append(s.allocs, spanring.Alloc{Addr: 1, Bytes: 1 << 20, Site: 1, MonoNS: at, Kind: spanring.AllocDevice})
+	}
+	r, e := s.run(t, Options{})
+	if text := r.MemoryText(e, 0); text == "" {
+		t.Error("no text")
+	}
+	r.Report(e)
 }
 
 // TestSwept: what nobody freed is found after a clean end, when nothing is live any
