@@ -157,6 +157,24 @@ func TestRecordOfACrash(t *testing.T) {
 	}
 }
 
+// TestRecordOnlyBegun: what a process left of a record when it was killed is none.
+func TestRecordOnlyBegun(t *testing.T) {
+	h := stuck(t, ringDir(t))
+	k, err := New(Options{Dir: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := filepath.Join(k.o.Dir, "20260101T000000.000Z-stuck-gpu-"+h.Ring().Info().RunID.String()+"-died")
+	for _, left := range []string{".ltrec.tmp", ".ltrec", ".txt.tmp"} {
+		if err := os.WriteFile(name+left, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if page, err := k.Keep(crashed(t, h), Died); page == "" || err != nil {
+		t.Errorf("no record: %q, %v", page, err)
+	}
+}
+
 func TestRecordOfAHang(t *testing.T) {
 	h := stuck(t, ringDir(t))
 	r, err := spanring.Open(h.Ring().Path(), spanring.ReaderOptions{})

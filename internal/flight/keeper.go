@@ -109,7 +109,7 @@ func (k *Keeper) KeepSince(ringPath string, why Reason, since time.Time) (page s
 		return "", errors.Join(err, src.Close())
 	}
 	if slices.ContainsFunc(have, func(x record) bool {
-		return x.run == info.RunID.String() && x.why == why && !x.madeAt().Before(since.Truncate(time.Millisecond))
+		return x.whole && x.run == info.RunID.String() && x.why == why && !x.madeAt().Before(since.Truncate(time.Millisecond))
 	}) {
 		return "", src.Close()
 	}
@@ -151,6 +151,7 @@ type record struct {
 	name  string // without suffix; sorts by time
 	run   string
 	why   Reason
+	whole bool // its page is there, else it was only begun
 	bytes int64
 	files []string
 }
@@ -188,6 +189,7 @@ func (k *Keeper) records() ([]record, error) {
 			r = &record{name: m[1], run: m[2], why: Reason(m[3])}
 			byName[m[1]] = r
 		}
+		r.whole = r.whole || m[4] == pageSuffix && m[5] == ""
 		r.bytes += fi.Size()
 		r.files = append(r.files, filepath.Join(k.o.Dir, e.Name()))
 	}
