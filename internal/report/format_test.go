@@ -113,18 +113,18 @@ func TestNiceColumn(t *testing.T) {
 		length int64
 		n      int
 		want   int64
-	}{{1, 40, 1}, {40, 40, 1}, {41, 40, 2}, {962_000, 40, 25_000}, {1_000_000, 40, 25_000}, {1_000_001, 40, 30_000}, {50e9, 50, 1e9}} {
+	}{{1, 40, 1}, {40, 40, 1}, {41, 40, 2}, {962_000, 40, 25_000}, {1_000_000, 40, 25_000}, {1_000_001, 40, 30_000}, {50e9, 50, 1e9}, {0, 40, 1}, {math.MaxInt64, 17, 6e17}, {math.MaxInt64, 150, 8e16}} {
 		if got := niceColumn(tc.length, tc.n); got != tc.want {
 			t.Errorf("%d ns in %d columns: %d ns each, want %d", tc.length, tc.n, got, tc.want)
 		}
 	}
 	rapid.Check(t, func(t *rapid.T) {
-		length, n := rapid.Int64Range(0, 1<<52).Draw(t, "length"), rapid.IntRange(10, 150).Draw(t, "n")
+		length, n := rapid.Int64Range(0, 1<<62).Draw(t, "length"), rapid.IntRange(10, 150).Draw(t, "n")
 		c := niceColumn(length, n)
-		if c*int64(n) < length {
+		if c < length/int64(n) {
 			t.Fatalf("%d columns of %d ns do not hold %d ns", n, c, length)
 		}
-		if c > 100 && c*int64(n) > length*3/2 {
+		if c > 100 && c/3*2 > length/int64(n)+1 {
 			t.Fatalf("%d columns of %d ns are far more than %d ns", n, c, length)
 		}
 	})

@@ -175,6 +175,24 @@ func TestLeaksOfAHostileRing(t *testing.T) {
 	r.Report(e)
 }
 
+// TestStepOfAHostileRing: a step of any length can be drawn.
+func TestStepOfAHostileRing(t *testing.T) {
+	for _, end := range []int64{0, 1, 1 << 61, math.MaxInt64 - 1, math.MaxInt64} {
+		for _, at := range []int64{0, end / 2, min(end, math.MaxInt64-1<<48)} {
+			s := newMemSource()
+			lane := spanring.Span{Kind: spanring.KindLane, Step: 1, StartMonoNS: at, RawNS: 1<<48 - 1, LeadNS: at, Ordinal: 1}
+			s.entries = []spanring.Words{
+				(&spanring.StepBegin{Step: 1}).Words(), lane.Words(), (&spanring.StepEnd{Step: 1, MonoNS: end, Opened: 1}).Words(),
+			}
+			r, e := s.run(t, Options{})
+			if text := r.Text(e); !strings.Contains(text, "one column is ") {
+				t.Errorf("to %d ns, a lane from %d: not drawn\n%s", end, at, text)
+			}
+			r.Report(e)
+		}
+	}
+}
+
 // TestSwept: what nobody freed is found after a clean end, when nothing is live any
 // more, and a site that only grew is suspected all the same.
 func TestSwept(t *testing.T) {

@@ -146,12 +146,17 @@ func legend(w int, column int64, shaded, waited, failed bool) string {
 // niceColumn is the smallest round length of a column with which length fits into
 // n of them.
 func niceColumn(length int64, n int) int64 {
-	for ten := int64(1); ; ten *= 10 {
+	least := (max(1, length)-1)/int64(n) + 1 // rounded up; no product that could overflow
+	for num, den := int64(1), int64(100); ; {
 		for _, m := range [...]int64{100, 125, 150, 200, 250, 300, 400, 500, 600, 800} {
-			c := m * ten / 100
-			if m*ten%100 == 0 && c*int64(n) >= length {
+			if c := m * num / den; m*num%den == 0 && c >= least {
 				return c
 			}
+		}
+		if den > 1 {
+			den /= 10
+		} else {
+			num *= 10
 		}
 	}
 }
