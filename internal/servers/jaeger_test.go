@@ -107,7 +107,21 @@ func TestJaegerDemo(t *testing.T) {
 		t.Errorf("services %q, %v", ss, err)
 	}
 
-	all := find(servers.JaegerQuery{Service: "decode", Limit: 10000})
+	// What was sent last is stored a moment later, span by span.
+	var all []servers.JaegerTrace
+	stored := 0
+	servers.Poll(t, "traces at rest", func() error {
+		before := stored
+		stored = 0
+		all = find(servers.JaegerQuery{Service: "decode", Limit: 10000})
+		for i := range all {
+			stored += len(all[i].Spans)
+		}
+		if stored != before {
+			return fmt.Errorf("%d spans, %d before", stored, before)
+		}
+		return nil
+	})
 	if len(all) < 20 {
 		t.Errorf("%d traces of the service", len(all))
 	}
