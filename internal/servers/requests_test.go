@@ -4,6 +4,7 @@ package servers_test
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -88,11 +89,15 @@ func TestJaegerRequests(t *testing.T) {
 		}
 		var laneNS, laneUS, lanes int64
 		for _, step := range steps {
-			st, ok, err := j.Trace(t.Context(), step)
-			if err != nil || !ok {
-				t.Errorf("step %s of request %s is not there: %v", step, id, err)
-				continue
-			}
+			var st servers.JaegerTrace
+			servers.Poll(t, "step "+step+" of request "+id, func() error {
+				var ok bool
+				var err error
+				if st, ok, err = j.Trace(t.Context(), step); err == nil && !ok {
+					err = errors.New("not there")
+				}
+				return err
+			})
 			wellFormed(t, &st)
 			for i := range st.Spans {
 				s := &st.Spans[i]
