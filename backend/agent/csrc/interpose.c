@@ -179,17 +179,21 @@ static lt_dlsym_fn library_dlsym(void) {
 lt_dlsym_fn lt_real_dlsym(void) {
   static _Atomic(void *) known;
   void *f = atomic_load_explicit(&known, memory_order_acquire);
+  lt_dlsym_fn fn;
   if (f == NULL) {
     // Another interposer between us and the C library comes first: interposers nest.
-    // It has no version by which it could be asked for.
+    // It has no version by which it could be asked for. Who is there stays there, and
+    // is looked for once: the loader's lock, taken for that, is not a child of fork's to
+    // take if another thread had it.
     struct behind b = {false, NULL};
     dl_iterate_phdr(look_behind, &b);
-    if (b.found == NULL)
-      return library_dlsym();
     f = b.found;
+    if (f == NULL) {
+      fn = library_dlsym();
+      memcpy(&f, &fn, sizeof f);
+    }
     atomic_store_explicit(&known, f, memory_order_release);
   }
-  lt_dlsym_fn fn;
   memcpy(&fn, &f, sizeof fn);
   return fn;
 }
@@ -323,8 +327,16 @@ static bool ours(void *address) {
   return dladdr(address, &a) != 0 && dladdr((void *)(uintptr_t)lt_wrap, &self) != 0 && a.dli_fbase == self.dli_fbase;
 }
 
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+static void in_child(void) { pthread_mutex_init(&lock, NULL); }
+
+__attribute__((constructor)) static void loaded(void) {
+  pthread_atfork(NULL, NULL, in_child);
+  (void)lt_real_dlsym();
+}
+
 void *lt_wrap(const struct lt_kind *kind, void *real, bool per_thread) {
-  static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
   static _Atomic int said;
   if (kind == NULL || real == NULL || ours(real))
     return real;

@@ -52,6 +52,15 @@ func TestFork(t *testing.T) {
 	}
 }
 
+// TestForkWhileLookingUp forks while other threads look the driver's functions up: a child
+// that does so must not wait for what one of them held.
+func TestForkWhileLookingUp(t *testing.T) {
+	r := start(t, runOptions{}, compileEngine(t, "engine.c", false), "dlsym", "looking up")
+	if r.code != 0 || r.stderr != "" || r.stdout != "hung 0\n" {
+		t.Errorf("exit code %d, standard output %q, standard error %q", r.code, r.stdout, r.stderr)
+	}
+}
+
 // TestKilledWithChild kills an engine whose child of fork lives on: the ring's lock
 // must have gone with the engine.
 func TestKilledWithChild(t *testing.T) {

@@ -354,6 +354,37 @@ static void forks(void) {
   printf("spawned %d\n", WEXITSTATUS(status));
 }
 
+static _Atomic int looking = 1;
+static void *look_up(void *lib) {
+  while (looking)
+    dlsym(lib, "cuLaunchKernel");
+  return NULL;
+}
+
+// Children of fork look the driver's functions up, as threads do that they have not.
+static void forks_looking_up(void) {
+  void *lib = dlopen("libcuda.so.1", RTLD_NOW);
+  pthread_t t[2];
+  int hung = 0;
+  for (int i = 0; i < 2; i++)
+    pthread_create(&t[i], NULL, look_up, lib);
+  for (int i = 0; i < 200 && hung == 0; i++) {
+    pid_t child = fork();
+    if (child == 0) {
+      alarm(30);
+      dlsym(lib, "cuLaunchKernel");
+      _exit(0);
+    }
+    int status;
+    waitpid(child, &status, 0);
+    hung += status != 0;
+  }
+  looking = 0;
+  for (int i = 0; i < 2; i++)
+    pthread_join(t[i], NULL);
+  printf("hung %d\n", hung);
+}
+
 // A child that outlives its parent, until the other end of descriptor 3 is closed.
 static void orphan(void) {
   fflush(stdout);
@@ -394,6 +425,10 @@ int main(int argc, char **argv) {
   // A program that looks whether there is CUDA, in its way.
   if (strcmp(what, "absent") == 0)
     return dlsym(RTLD_DEFAULT, "cuInit") != NULL || dlsym(RTLD_DEFAULT, "cuLaunchKernel") != NULL;
+  if (strcmp(what, "looking up") == 0) {
+    forks_looking_up();
+    return 0;
+  }
   if (strcmp(what, "exit") == 0)
     atexit(late);
   load(how);
