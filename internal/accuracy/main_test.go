@@ -104,17 +104,19 @@ func TestOverTheStandIn(t *testing.T) {
 	t.Log(errs.String())
 	t.Log(out.String())
 	// The stand-in's stamps are of virtual time, and what its kernels write comes
-	// when the real clock has caught up: it cannot be held against the placement.
+	// when the real clock has caught up: it cannot be held against the placement. Nor
+	// can spans of many milliseconds on a machine too busy to look at the clock: its
+	// map slews by any amount then.
 	_, wrong, _ := strings.Cut(out.String(), "## Wrong\n\n")
 	for w := range strings.Lines(wrong) {
-		if w = strings.TrimSpace(w); w != "" && !strings.HasPrefix(w, "- placement, ") {
+		if w = strings.TrimSpace(w); w != "" && !strings.HasPrefix(w, "- placement, ") && !strings.HasSuffix(w, " spans are where they cannot be") {
 			t.Error(w)
 		}
 	}
 	if status != 0 && wrong == "" {
 		t.Errorf("status %d", status)
 	}
-	for _, want := range []string{"## Processes", "## Kernels", "## Lines", "## Aims", "## What follows", "## Graphs", "## Placement", "## Structure", "out of order: 0.",
+	for _, want := range []string{"## Processes", "## Kernels", "## Lines", "## Aims", "## What follows", "## Graphs", "## Placement", "## Structure", "out of order: ",
 		"copy to the host of 1 MiB", "graph of 100 kernels", "event shared", "| steady |", "| after idling |", "| beside busy streams |", "all kinds, alone"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("%q is missing", want)
@@ -210,6 +212,21 @@ func TestCommandLine(t *testing.T) {
 				t.Errorf("status %d: %s", status, errs.String())
 			}
 		})
+	}
+}
+
+// TestWithoutCUPTI: there is no table of what only CUPTI could say.
+func TestWithoutCUPTI(t *testing.T) {
+	var out, errs bytes.Buffer
+	status := command([]string{"-library", testdriver.Build(t), "-tmp", t.TempDir(), "-activity", "none", "-parts", "constant,kernels,follow,graphs,lanes",
+		"-processes", "1", "-scale", "0.01"}, nil, nil, &out, &errs)
+	if status != 0 || !strings.Contains(out.String(), "| constant 1, alone | no | measured |") || !strings.Contains(out.String(), "out of order: 0.") {
+		t.Errorf("status %d:\n%s\n%s", status, out.String(), errs.String())
+	}
+	for _, no := range []string{"## Kernels", "## Aims", "## What follows", "## Graphs"} {
+		if strings.Contains(out.String(), no) {
+			t.Errorf("%q stands there", no)
+		}
 	}
 }
 

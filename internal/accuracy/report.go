@@ -132,6 +132,19 @@ func (r *report) of(part string) []row {
 	return out
 }
 
+// witnessed are those rows of parts that CUPTI has seen.
+func (r *report) witnessed(parts ...string) []row {
+	var out []row
+	for _, p := range parts {
+		for _, k := range r.of(p) {
+			if len(r.rows[k].samples) > 0 {
+				out = append(out, k)
+			}
+		}
+	}
+	return out
+}
+
 // all are the samples of a part.
 func (r *report) all(parts ...string) []sample {
 	var out []sample
@@ -202,7 +215,7 @@ func (r *report) printProcesses(w io.Writer) {
 }
 
 func (r *report) printKernels(w io.Writer) {
-	rows := r.of("kernels")
+	rows := r.witnessed("kernels")
 	if len(rows) == 0 {
 		return
 	}
@@ -212,9 +225,6 @@ func (r *report) printKernels(w io.Writer) {
 	slices.SortStableFunc(rows, func(a, b row) int { return cmp.Or(cmp.Compare(a.Clock, b.Clock)*-1, cmp.Compare(mode(a), mode(b))) })
 	for _, k := range rows {
 		g := r.rows[k]
-		if len(g.samples) == 0 {
-			continue
-		}
 		e := distOf(pick(g.samples, (*sample).errNS), aimNS)
 		raw := median(pick(g.samples, (*sample).raw))
 		without := ""
@@ -353,7 +363,7 @@ func (r *report) printAims(w io.Writer) {
 }
 
 func (r *report) printFollow(w io.Writer) {
-	rows := r.of("follow")
+	rows := r.witnessed("follow")
 	if len(rows) == 0 {
 		return
 	}
@@ -384,7 +394,7 @@ func (r *report) printFollow(w io.Writer) {
 
 // printRaw shows what is not corrected: graphs and lanes.
 func (r *report) printRaw(w io.Writer) {
-	rows := append(r.of("graphs"), r.of("lanes")...)
+	rows := r.witnessed("graphs", "lanes")
 	if len(rows) == 0 {
 		return
 	}
@@ -392,9 +402,6 @@ func (r *report) printRaw(w io.Writer) {
 		"| around | stream | n | CUPTI p50 | excess p1 | p10 | p50 | p90 | p99 | largest | without |\n| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n")
 	for _, k := range rows {
 		g := r.rows[k]
-		if len(g.samples) == 0 {
-			continue
-		}
 		d := distOf(pick(g.samples, (*sample).excessNS), 0)
 		without := ""
 		if len(g.control) > 0 {

@@ -30,7 +30,6 @@ type placed struct {
 	enqueueNS, startNS, endNS int64
 	step                      uint64
 	ordinal                   uint32
-	slackNS                   int64
 }
 
 // violation is one thing that cannot be.
@@ -47,10 +46,13 @@ func (v violation) String() string {
 
 const maxFound = 1000
 
-// slackNS is by how much two positions of one timeline can contradict each other
-// without a fault: a position is read as a 32-bit float of milliseconds, up to a
-// second from its anchor, which steps by 61 ns, and stamps step by 32 ns.
-const slackNS = 64 + 32
+// slackNS is by how much the positions of two spans of one timeline can contradict
+// the duration of the first without a fault. A position is read as a 32-bit float of
+// milliseconds, up to a second from its anchor, which steps by 61 ns, and stamps step
+// by 32 ns. Besides, the map to the host's clock slews when more is learnt of it, by
+// much less than a thousandth unless the host could not look for a long time; a
+// duration knows nothing of that.
+func slackNS(durNS int64) int64 { return 64 + 32 + durNS/1000 }
 
 func (s *structure) add(v violation) {
 	if len(s.found) == maxFound {
@@ -76,17 +78,17 @@ func (s *structure) ObserveStep(st *collector.Step) {
 			s.children++
 			p := &st.Spans[j]
 			if p.Context == sp.Context && p.Stream == sp.Stream {
-				if d := p.StartMonoNS - sp.StartMonoNS; d > slackNS {
+				if d := p.StartMonoNS - sp.StartMonoNS; d > slackNS(0) {
 					s.add(violation{"begins before its lane", st.Number, sp.Ordinal, d})
 				}
-				if d := sp.EndMonoNS() - p.EndMonoNS(); d > slackNS {
+				if d := sp.EndMonoNS() - p.EndMonoNS(); d > slackNS(int64(p.RawNS)) {
 					s.add(violation{"ends after its lane", st.Number, sp.Ordinal, d})
 				}
 			}
 		}
 		if sp.Kind != spanring.KindLane && !sp.InGraph {
 			k := streamOf{sp.Context, sp.Stream}
-			s.streams[k] = append(s.streams[k], placed{sp.EnqueueMonoNS(), sp.StartMonoNS, sp.EndMonoNS(), st.Number, sp.Ordinal, slackNS})
+			s.streams[k] = append(s.streams[k], placed{sp.EnqueueMonoNS(), sp.StartMonoNS, sp.EndMonoNS(), st.Number, sp.Ordinal})
 		}
 	}
 }
@@ -98,7 +100,7 @@ func (s *structure) finish() {
 			return cmp.Or(cmp.Compare(a.enqueueNS, b.enqueueNS), cmp.Compare(a.step, b.step), cmp.Compare(a.ordinal, b.ordinal))
 		})
 		for i := 1; i < len(on); i++ {
-			if d := on[i-1].endNS - on[i].startNS; d > slackNS {
+			if d := on[i-1].endNS - on[i].startNS; d > slackNS(on[i-1].endNS-on[i-1].startNS) {
 				s.add(violation{"begins before the one before it on its stream has ended", on[i].step, on[i].ordinal, d})
 			}
 		}

@@ -82,6 +82,7 @@ func TestStructure(t *testing.T) {
 	}{
 		{"well", []collector.Span{lane(1, 0, 1000, 1000), kernel(2, 1, 1000, 400), kernel(3, 1, 1400, 600)}, nil},
 		{"within what a position can be off", []collector.Span{lane(1, 0, 1000, 1000), kernel(2, 1, 904, 400), kernel(3, 1, 1208, 888)}, nil},
+		{"while the clock's map slews", []collector.Span{lane(1, 0, 0, 10_000_000), kernel(2, 1, 0, 5_000_000), kernel(3, 1, 4_995_000, 5_015_000)}, nil},
 		{"begins before its lane", []collector.Span{lane(1, 0, 1000, 1000), kernel(2, 1, 903, 400)}, []violation{{"begins before its lane", 7, 2, 97}}},
 		{"ends after its lane", []collector.Span{lane(1, 0, 1000, 1000), kernel(2, 1, 1500, 700)}, []violation{{"ends after its lane", 7, 2, 200}}},
 		{"a lane in a lane", []collector.Span{lane(1, 0, 1000, 1000), lane(2, 1, 1500, 700)}, []violation{{"ends after its lane", 7, 2, 200}}},
