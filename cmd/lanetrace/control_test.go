@@ -3,7 +3,9 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"path/filepath"
 	"strings"
@@ -82,12 +84,18 @@ func TestLevelAndArm(t *testing.T) {
 		s.End()
 	}
 
-	// What an engine refuses fails, and is said.
-	_, errs := runs(t, exitFailed, "arm", "--steps", "4000000", "--engine", "beta", "--dir", dir)
-	if want := "lanetrace: " + name(b, "beta") + ": refused the request; its log says why\n"; errs != want {
-		t.Errorf("too many steps: %q, want %q", errs, want)
+	// What an engine refuses fails, and is said; here what no command line asks for.
+	var said bytes.Buffer
+	other := &app{ctx: t.Context(), stdout: io.Discard, log: newLogger(&said)}
+	f := controlFlags{Engine: "beta", dirFlags: dirFlags{Dir: dir}}
+	var x exitError
+	if err := f.ask(other, period(patience), spanring.Control{ArmSteps: maxArmCount + 1}, nil); !errors.As(err, &x) || x.code != exitFailed {
+		t.Errorf("too many steps: %v", err)
 	}
-	_, errs = runs(t, exitFailed, "level", "set", "off", "--engine", "gamma", "--dir", dir)
+	if want := "lanetrace: " + name(b, "beta") + ": refused the request; its log says why\n"; said.String() != want {
+		t.Errorf("too many steps: %q, want %q", said.String(), want)
+	}
+	_, errs := runs(t, exitFailed, "level", "set", "off", "--engine", "gamma", "--dir", dir)
 	if !strings.Contains(errs, `no engine "gamma" in `+dir+": there is ") {
 		t.Errorf("unknown engine: %q", errs)
 	}
