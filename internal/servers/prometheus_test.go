@@ -4,6 +4,7 @@ package servers_test
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math"
 	"path/filepath"
@@ -53,7 +54,7 @@ func runEngine(t *testing.T, env []string, sidecar ...string) engineRun {
 	rec := filepath.Join(t.TempDir(), "run.ltrec")
 	r := engineRun{side: built.Sidecar(t, dir, env, sidecar...)}
 	recorder := built.Start(t, nil, "record", "--dir", dir, "--out", rec)
-	e := built.Engine(t, dir, []string{"LANETRACE_KERNEL_SPAN_EVERY=8", "LANETRACE_KERNEL_BUDGET=1"}, "--level", "kernel", "--duration", "3s")
+	e := built.Engine(t, dir, []string{"LANETRACE_KERNEL_SPAN_EVERY=8", "LANETRACE_KERNEL_BUDGET=1"}, "--level", "kernel", "--requests", "300")
 	if code := e.Wait(); code != 0 {
 		t.Fatalf("engine: exit code %d", code)
 	}
@@ -266,7 +267,7 @@ func exemplars(t *testing.T, j *servers.Jaeger, native bool) {
 	dir := servers.RingDir(t)
 	side := built.Sidecar(t, dir, []string{"OTEL_METRICS_EXPORTER=none"}, "--every", "20", "--budget", "0", "--histograms", form, "--otlp-endpoint", j.OTLP)
 	m := servers.StartPrometheus(t, servers.PrometheusOptions{Targets: []string{side.URL}, NativeHistograms: native})
-	e := built.Engine(t, dir, []string{"LANETRACE_KERNEL_SPAN_EVERY=50", "LANETRACE_KERNEL_BUDGET=1"}, "--level", "kernel", "--duration", "6s")
+	e := built.Engine(t, dir, []string{"LANETRACE_KERNEL_SPAN_EVERY=50", "LANETRACE_KERNEL_BUDGET=1"}, "--level", "kernel", "--duration", "10m")
 	found := map[string]int{}
 	defer func() { t.Logf("exemplars by metric: %v", found) }()
 	var xs []servers.Exemplar
@@ -284,15 +285,19 @@ func exemplars(t *testing.T, j *servers.Jaeger, native bool) {
 		}
 		return nil
 	})
-	if code := e.Wait(); code != 0 {
-		t.Errorf("engine: exit code %d", code)
+	if err := e.Stop(); err != nil {
+		t.Error(err)
 	}
 	for _, x := range xs {
-		tr, ok, err := j.Trace(t.Context(), x.Labels["trace_id"])
-		if err != nil || !ok {
-			t.Errorf("exemplar %v of %v: its trace is not in Jaeger: %v", x.Labels, x.Series, err)
-			continue
-		}
+		var tr servers.JaegerTrace
+		servers.Poll(t, fmt.Sprintf("the trace of exemplar %v of %v in Jaeger", x.Labels, x.Series), func() error {
+			var ok bool
+			var err error
+			if tr, ok, err = j.Trace(t.Context(), x.Labels["trace_id"]); err == nil && !ok {
+				err = errors.New("not there")
+			}
+			return err
+		})
 		var span *servers.JaegerSpan
 		for i := range tr.Spans {
 			if tr.Spans[i].SpanID == x.Labels["span_id"] {
