@@ -47,7 +47,8 @@ func (x *telemetry) between(s spanring.Span, fromNS, toNS int64) {
 		x.t.Errorf("%s %s lies from %d to %d ± %d ns, the host enqueued it at %d and saw it over at %d",
 			s.Kind, x.name(s), s.StartMonoNS-fromNS, s.EndMonoNS()-fromNS, u, 0, toNS-fromNS)
 	}
-	if s.PlaceUncertaintyNS > uint64(5*time.Millisecond) {
+	// Without an anchor, which a busy machine may not get, that is all there is to go by.
+	if s.PlaceUncertaintyNS > uint64(int64(5*time.Millisecond)+toNS-fromNS) {
 		x.t.Errorf("%s %s is uncertain by %d ns", s.Kind, x.name(s), s.PlaceUncertaintyNS)
 	}
 }

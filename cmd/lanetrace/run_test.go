@@ -278,7 +278,7 @@ func TestReap(t *testing.T) {
 		}
 		return p
 	}
-	program, orphan, running := start("exit 4"), start("exit 5"), start("read x <&-; sleep 60")
+	program, orphan, running := start("exit 4"), start("exit 5"), start("exec sleep 60")
 	zombie := func(p *os.Process) bool {
 		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.Pid))
 		return err == nil && strings.Contains(string(b), ") Z ")

@@ -47,7 +47,9 @@ func TestMain(m *testing.M) {
 		}
 		return
 	}
-	os.Exit(m.Run())
+	code := m.Run()
+	os.RemoveAll(builtDir)
+	os.Exit(code)
 }
 
 const (
@@ -156,13 +158,15 @@ func (metricSink) Export(context.Context, *colmetricpb.ExportMetricsServiceReque
 	return &colmetricpb.ExportMetricsServiceResponse{}, nil
 }
 
+// builtDir is where buildSidecar puts the command, "" before it has.
+var builtDir string
+
 // buildSidecar builds the command once.
-var buildSidecar = sync.OnceValues(func() (string, error) {
-	dir, err := os.MkdirTemp("", "lanetrace-load-")
-	if err != nil {
+var buildSidecar = sync.OnceValues(func() (_ string, err error) {
+	if builtDir, err = os.MkdirTemp("", "lanetrace-load-"); err != nil {
 		return "", err
 	}
-	bin := filepath.Join(dir, "lanetrace")
+	bin := filepath.Join(builtDir, "lanetrace")
 	out, err := exec.Command("go", "build", "-trimpath", "-o", bin, "github.com/lanetrace/lanetrace/cmd/lanetrace").CombinedOutput()
 	if err != nil {
 		return "", fmt.Errorf("build the sidecar: %w: %s", err, out)
