@@ -266,7 +266,7 @@ func faults() []fault {
 // working starts an engine and waits until the sidecar has read some of it.
 func working(t *testing.T, s *servers.Service, dir string) *servers.Process {
 	t.Helper()
-	e := built.Engine(t, dir, nil, "--duration", "1m")
+	e := built.Engine(t, dir, nil, "--duration", "1h")
 	servers.Poll(t, "steps of the engine", func() error {
 		as, err := s.Accounts(t.Context())
 		if err == nil && (len(as) != 1 || as[0].Producer.Landed < 10) {

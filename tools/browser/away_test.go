@@ -51,7 +51,7 @@ func TestStandsStill(t *testing.T) {
 	stopEngine := serve()
 	addr, stop := start(t, "sidecar", "--dir", dir)
 	b := newTab(t, "http://"+addr+"/")
-	b.until("steps", `globalThis.lanetrace?.held().length > 8 && !!lanetrace.state()?.engine`)
+	b.until("steps", `globalThis.lanetrace?.held().length > 8 && lanetrace.state()?.engine`)
 	b.key("[") // selects a step
 	seen := func() string {
 		return js[string](b, `JSON.stringify([lanetrace.timeline.a, lanetrace.timeline.z, lanetrace.held().map((s) => s.n), document.getElementById("details").textContent])`)
@@ -61,7 +61,7 @@ func TestStandsStill(t *testing.T) {
 	stop()
 	b.until("word that the server is away", `document.getElementById("link").className === "away"`)
 	startAt(t, addr, "sidecar", "--dir", dir)
-	b.until("the next server", `document.getElementById("link").className === "live" && lanetrace.state().server !== "`+server+`" && !!lanetrace.state().engine`)
+	b.until("the next server", `document.getElementById("link").className === "live" && lanetrace.state().server !== "`+server+`" && lanetrace.state().engine`)
 	b.until("newer steps", `/ \d+ newer: F follows$/.test(document.getElementById("shown").textContent)`)
 	if now := seen(); now != still {
 		t.Errorf("after a restart of the server %s, before %s", now, still)

@@ -105,7 +105,7 @@ func js[T any](b *tab, expression string) (v T) {
 // until waits until an expression is true.
 func (b *tab) until(what, expression string) {
 	b.t.Helper()
-	poll(b.t, what, func() bool { return js[bool](b, expression) })
+	poll(b.t, what, func() bool { return js[bool](b, "!!("+expression+")") })
 }
 
 // key presses a key on the page.

@@ -47,7 +47,7 @@ function connect() {
   source.addEventListener("run", (e) => begin(JSON.parse(e.data)));
   source.addEventListener("steps", (e) => more(JSON.parse(e.data)));
   source.addEventListener("state", (e) => now(JSON.parse(e.data)));
-  source.onopen = () => link("live", "live");
+  source.onopen = () => link("connected", "live");
   const mine = source;
   source.onerror = () => {
     const refused = mine.readyState === EventSource.CLOSED; // and the browser gives up
