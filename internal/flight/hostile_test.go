@@ -1,10 +1,14 @@
 package flight_test
 
 import (
+	"context"
+	"encoding/json"
 	"io"
 	"math"
 	"math/rand/v2"
+	"net/http/httptest"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -12,6 +16,7 @@ import (
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 
 	"github.com/lanetrace/lanetrace/collector"
+	"github.com/lanetrace/lanetrace/dashboards/web"
 	"github.com/lanetrace/lanetrace/exporters/chrome"
 	"github.com/lanetrace/lanetrace/exporters/otlp"
 	"github.com/lanetrace/lanetrace/internal/flight"
@@ -124,10 +129,13 @@ func hostile(t *testing.T, seed uint64) {
 		t.Fatal(err)
 	}
 	view, run := top.New(), report.New(report.Options{})
+	var es []*collector.Engine
+	page := web.New(web.Options{Engines: func() []*collector.Engine { return es }})
+	defer page.Close()
 	trace, spans, lines := chrome.NewWriter(io.Discard), otlp.NewJSONWriter(io.Discard, otlp.JSONOptions{}), report.NewLines(io.Discard)
 	exp := []collector.Exporter{trace, spans, lines}[seed%3]
 	p, err := collector.NewProcessor(collector.NewRingSource(rd), collector.ProcessorOptions{
-		Observers: []collector.Observer{view, run}, Taps: []collector.Tap{run}, Instruments: ins, Exporter: exp,
+		Observers: []collector.Observer{view, run, page}, Taps: []collector.Tap{run}, Instruments: ins, Exporter: exp,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -136,6 +144,7 @@ func hostile(t *testing.T, seed uint64) {
 		t.Fatal(err)
 	}
 	e := p.Engine()
+	es = []*collector.Engine{e}
 	var rm metricdata.ResourceMetrics
 	if err := metrics.Collect(t.Context(), &rm); err != nil {
 		t.Error(err)
@@ -148,6 +157,22 @@ func hostile(t *testing.T, seed uint64) {
 	}
 	view.Tables(e)
 	view.SecondsAfter(e, 0)
+	told, once := context.WithCancel(t.Context())
+	once() // what is known is told before that is seen
+	answer := httptest.NewRecorder()
+	page.ServeHTTP(answer, httptest.NewRequestWithContext(told, "GET", "/live/events", nil))
+	events := 0
+	for _, line := range strings.Split(answer.Body.String(), "\n") {
+		if data, ok := strings.CutPrefix(line, "data: "); ok {
+			events++
+			if !json.Valid([]byte(data)) {
+				t.Errorf("seed %d: %s", seed, data)
+			}
+		}
+	}
+	if events < 2 {
+		t.Errorf("seed %d: %d events", seed, events)
+	}
 	run.Text(e)
 	run.MemoryText(e, 0)
 	doc := report.Document{Engines: []*report.EngineReport{run.Report(e)}}
