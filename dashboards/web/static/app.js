@@ -12,7 +12,7 @@ const followed = 8; // steps in view while the newest are followed
 const none = { label: "", run: "", base_unix_ns: "0" };
 
 let run = none; // what the header, the tables and the charts are of
-let of = none; // and the timeline: an earlier one where the view stands still
+let heldRun = none; // and the timeline: an earlier one where the view stands still
 let stale = false; // what is held came before: of another run, or with times counted from elsewhere
 let state = null;
 let held = new Held();
@@ -71,7 +71,7 @@ function begin(r) {
   frozen = 0;
   stale = !follow && held.steps.length > 0;
   if (!stale) {
-    of = r;
+    heldRun = r;
     held = new Held();
     skipped = 0;
     timeline.baseUnix = r.base_unix_ns;
@@ -158,7 +158,7 @@ function drawn() {
   const n = steps.filter((s) => s.z >= timeline.a && s.a <= timeline.z).length;
   const parts = [`${n} of ${held.steps.length} steps`];
   if (only) parts.push(steps.length === 0 ? `no ${only} step is held` : `${steps.length} ${only}`);
-  if (of.run !== run.run) parts.push(`of run ${of.run.slice(0, 8)}, an earlier one: F follows`);
+  if (heldRun.run !== run.run) parts.push(`of run ${heldRun.run.slice(0, 8)}, an earlier one: F follows`);
   else if (frozen > 0) parts.push(`${frozen} newer: F follows`);
   else if (skipped > 0) parts.push(`${skipped} skipped: more than a page can take`);
   byID("shown").textContent = parts.join(" · ");
@@ -228,12 +228,12 @@ async function download(format) {
   }
   ranges = ranges.slice(-64); // as many as a server takes
   const text = ranges.map(([a, z]) => (a === z ? `${a}` : `${a}-${z}`)).join(",");
-  const url = `/live/download?run=${encodeURIComponent(of.run)}&format=${format}&steps=${text}`;
+  const url = `/live/download?run=${encodeURIComponent(heldRun.run)}&format=${format}&steps=${text}`;
   const box = byID("details");
   try {
     const r = await fetch(url);
     if (!r.ok) throw new Error((await r.text()).trim());
-    const a = el("a", { href: URL.createObjectURL(await r.blob()), download: `lanetrace-${of.run.slice(0, 8)}-${ranges[0][0]}.${format === "chrome" ? "json" : "ltrec"}` });
+    const a = el("a", { href: URL.createObjectURL(await r.blob()), download: `lanetrace-${heldRun.run.slice(0, 8)}-${ranges[0][0]}.${format === "chrome" ? "json" : "ltrec"}` });
     a.click();
     setTimeout(() => URL.revokeObjectURL(a.href), 10000);
     box.textContent = `Steps written: ${ranges.reduce((n, [a, z]) => n + z - a + 1, 0)}.`;
