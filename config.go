@@ -76,7 +76,8 @@ const (
 )
 
 // FromEnv fills fields that are still zero from their variables. getenv is
-// os.Getenv or a test's. An error names the variable.
+// os.Getenv or a test's. An error names the variable; what a level is called, Open
+// checks.
 func (c Config) FromEnv(getenv func(string) string) (Config, error) {
 	text := func(dst *string, name string) {
 		if *dst == "" {

@@ -35,7 +35,7 @@ const (
 	// A position coarser than coarsestNS, months away, says less than the span's own
 	// bounds.
 	coarsestNS = 1e6
-	// anchorPatience is how long landing waits for the very first anchor.
+	// anchorPatienceNS is how long landing waits for the very first anchor.
 	anchorPatienceNS = 1e9
 )
 

@@ -29,8 +29,8 @@ func (k AllocKind) String() string {
 	return "unknown"
 }
 
-// MaxAllocBytes is the largest allocation that an entry holds, guard band
-// included: 8 TiB. So sums over a table of any size fit 64 bits.
+// MaxAllocBytes is the largest allocation that an entry holds, its guard band not
+// counted: 8 TiB. So sums over a table of any size fit 64 bits.
 const MaxAllocBytes = 1<<43 - 1
 
 // Alloc is one live allocation.

@@ -81,7 +81,8 @@ func (r Reason) Counter() Counter { return CtrFailedFirst + Counter(r) - 1 }
 // The rest of the producer's counters. Those below 16 are written by the threads
 // that serve, the others mostly by the harvester: they share no cache line.
 const (
-	// CtrStepsBegun and CtrStepsEnded count steps; their difference is open.
+	// CtrStepsBegun and CtrStepsEnded count steps; their difference is open, or was
+	// never ended.
 	CtrStepsBegun Counter = 2
 	CtrStepsEnded Counter = 3
 	// CtrStepsArmed counts steps whose kernels were timed.

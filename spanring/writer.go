@@ -26,8 +26,9 @@ type Options struct {
 }
 
 // Writer is a producer's side of a ring. All its methods may be called from many
-// goroutines at once, and none waits for a reader; only interning a new name
-// takes a lock.
+// goroutines at once, and none waits for a reader. Those that are called on hot
+// paths take no lock; interning a new name does, and so do context records and the
+// table of allocations.
 type Writer struct {
 	m        memory
 	log      int64

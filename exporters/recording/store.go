@@ -101,7 +101,7 @@ type StoreStats struct {
 
 // Store keeps the latest of what a collector reads on disk, as recordings that
 // are bounded by size and age: what an outage of a receiver cost can be sent again
-// from them ([OpenStore]). It is a [collector.Tap]. Each engine has segments of
+// from them ([OpenDir]). It is a [collector.Tap]. Each engine has segments of
 // its own, one after the other, and every segment is a whole recording; a crash of
 // this process leaves at most one damaged block at the end of each. Nothing is
 // synced: what a crash of the machine leaves is the file system's affair.
