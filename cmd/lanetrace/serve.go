@@ -121,7 +121,7 @@ func (a *app) newService(o serviceOptions) (s *service, err error) {
 type inUseError struct{ addr listenAddr }
 
 func (e inUseError) Error() string {
-	return fmt.Sprintf("cannot listen on %s: it is in use; stop what listens there or give another address with --listen", e.addr)
+	return fmt.Sprintf("cannot listen on %s: it is in use; stop what listens there or give another address with --listen or LANETRACE_LISTEN", e.addr)
 }
 
 func (inUseError) Unwrap() error { return syscall.EADDRINUSE }
