@@ -30,12 +30,16 @@ func (l *logger) line(s string) {
 	fmt.Fprintf(l.w, "lanetrace: %s\n", s)
 }
 
-// progress replaces the line that stands on the terminal; the next line of the log
-// takes it away.
+// progress replaces the line that stands on the terminal, ASCII alone and cut at its
+// width; the next line of the log takes it away.
 func (l *logger) progress(s string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.clearStatus()
+	// What runs on into a second line could not be taken away.
+	if width, ok := terminalSize(l.w); ok && width > 0 && len(s) >= width {
+		s = s[:width-1]
+	}
 	fmt.Fprint(l.w, s)
 	*l.status = s
 }

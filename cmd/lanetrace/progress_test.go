@@ -68,3 +68,26 @@ func TestReplayProgress(t *testing.T) {
 		t.Errorf("last line %q", lines[len(lines)-2])
 	}
 }
+
+// TestProgressIsOneLine: what is longer than a line could not be taken away again.
+func TestProgressIsOneLine(t *testing.T) {
+	tty, master := terminal(t)
+	if err := unix.IoctlSetWinsize(int(tty.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 24, Col: 20}); err != nil {
+		t.Skip(err)
+	}
+	l := newLogger(tty)
+	l.progress("recording: 1 run, 72,548 entries")
+	l.line("end")
+	var text strings.Builder
+	for buf := make([]byte, 4096); !strings.Contains(text.String(), "end"); {
+		n, err := master.Read(buf)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text.Write(buf[:n])
+	}
+	drawn := "recording: 1 run, 7"
+	if want := drawn + "\r" + strings.Repeat(" ", len(drawn)) + "\rlanetrace: end"; !strings.HasPrefix(text.String(), want) {
+		t.Errorf("%q, want %q", text.String(), want)
+	}
+}
