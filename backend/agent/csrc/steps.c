@@ -870,20 +870,20 @@ uint64_t lt_range_start(const char *text, size_t bytes, const char *domain) {
 void lt_range_stop(uint64_t range) {
   if (range == 0)
     return;
+  struct range gone = {.streams = 0};
   pthread_mutex_lock(&started.lock);
-  uint32_t roles = 0;
-  struct range *r = the_started(range);
+  const struct range *r = the_started(range);
   if (r != NULL) {
-    roles = r->roles;
-    close_range(r);
+    memcpy(&gone, r, RANGE_HEAD + r->streams * sizeof r->open[0]);
     uint32_t at = (uint32_t)(range & (STARTED - 1));
     started.at[at].id = 0;
     if (at < started.free)
       started.free = at;
   }
   pthread_mutex_unlock(&started.lock);
+  close_range(&gone);
   struct thread *t = self;
-  if ((roles & IS_LAST) && t != NULL && t->cycle != 0) {
+  if ((gone.roles & IS_LAST) && t != NULL && t->cycle != 0) {
     end_step(t->cycle);
     t->cycle = 0;
   }
@@ -900,55 +900,85 @@ static bool captured(enum capture *c, void *stream) {
   return *c == CAPTURED;
 }
 
-// open_on opens the range's lane on the stream, once; false when a capture is in the
-// way, after which it is to be tried again.
-static bool open_on(struct range *r, void *stream, enum capture *c) {
+// place_on is where the range's lane on the stream is to be opened, -1 when there is
+// nothing to open.
+static int place_on(struct range *r, void *stream) {
   if (r->lane == 0)
-    return true;
-  struct open_lane *o = NULL;
-  for (unsigned i = 0; i < r->streams && o == NULL; i++)
+    return -1;
+  for (int i = 0; i < r->streams; i++)
     if (r->open[i].stream == stream)
-      o = &r->open[i];
-  if (o != NULL && !o->captured)
-    return true;
-  if (o != NULL && captured(c, stream))
-    return false;
-  if (o == NULL && r->streams == STREAMS) {
+      return r->open[i].captured ? i : -1;
+  if (r->streams == STREAMS) {
     if (!r->more)
       not_followed("a range launches on more than %d streams: its lanes on those beyond are counted (misuse) and not timed",
                    STREAMS);
     r->more = true;
-    return true;
+    return -1;
   }
-  if (o == NULL)
-    o = &r->open[r->streams++];
-  // Remembered also when it was not opened: but for captures it is not tried again at
-  // each launch.
-  bool capturing = false;
-  lt_lane lane = lt_lane_try(r->step, r->lane, stream, &capturing);
-  *o = (struct open_lane){stream, lane, capturing};
-  return !capturing;
+  // Remembered also when it will not be opened: but for captures it is not tried again
+  // at each launch.
+  r->open[r->streams] = (struct open_lane){.stream = stream};
+  return r->streams++;
+}
+
+// open_lane opens a lane on the stream; again says that a capture was in the way before,
+// captured that one is.
+static struct open_lane open_lane(lt_step step, uint16_t lane, void *stream, bool again, enum capture *c) {
+  struct open_lane o = {.stream = stream, .captured = again};
+  if (!again || !captured(c, stream))
+    o.lane = lt_lane_try(step, lane, stream, &o.captured);
+  return o;
+}
+
+// open_started opens the lanes of started ranges, without the lock while it is in the
+// driver, where others may have to launch for this thread to get on.
+static bool open_started(struct thread *t, void *stream, enum capture *c) {
+  bool all = true;
+  int kept = 0;
+  for (int i = 0; i < t->followed; i++) {
+    const uint64_t id = t->follow[i];
+    int at = -1;
+    lt_step step = 0;
+    uint16_t lane = 0;
+    bool again = false;
+    pthread_mutex_lock(&started.lock);
+    struct range *r = the_started(id);
+    if (r != NULL) {
+      t->follow[kept++] = id;
+      at = place_on(r, stream);
+      step = r->step;
+      lane = r->lane;
+      again = at >= 0 && r->open[at].captured;
+    }
+    pthread_mutex_unlock(&started.lock);
+    if (at < 0)
+      continue;
+    struct open_lane o = open_lane(step, lane, stream, again, c);
+    all = all && !o.captured;
+    pthread_mutex_lock(&started.lock);
+    r = the_started(id);
+    if (r != NULL)
+      r->open[at] = o;
+    pthread_mutex_unlock(&started.lock);
+    if (r == NULL && lt_lane_is_open(o.lane)) // another thread has ended it
+      lt_lane_end(o.lane);
+  }
+  t->followed = kept;
+  return all;
 }
 
 static void open_lanes(struct thread *t, void *stream) {
   enum capture c = NOT_ASKED;
-  bool all = true;
-  if (t->followed > 0) {
-    pthread_mutex_lock(&started.lock);
-    int kept = 0;
-    for (int i = 0; i < t->followed; i++) {
-      struct range *r = the_started(t->follow[i]);
-      if (r == NULL)
-        continue;
-      all = open_on(r, stream, &c) && all;
-      t->follow[kept++] = t->follow[i];
-    }
-    t->followed = kept;
-    pthread_mutex_unlock(&started.lock);
-  }
+  bool all = open_started(t, stream, &c);
   if (t->lanes > 0)
-    for (int i = 0; i < t->depth; i++)
-      all = open_on(&t->stack[i], stream, &c) && all;
+    for (int i = 0; i < t->depth; i++) {
+      struct range *r = &t->stack[i];
+      const int at = place_on(r, stream);
+      if (at >= 0) {
+        r->open[at] = open_lane(r->step, r->lane, stream, r->open[at].captured, &c);
+        all = all && !r->open[at].captured;
+      }
+    }
   t->settled = stream;
   t->is_settled = all;
 }

@@ -11,9 +11,11 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "control.h"
 #include "cuda_abi.h"
 #include "nvtxclient.h"
 
+static void *driver;
 static __typeof__(cuLaunchKernel) *launch;
 static __typeof__(cuGraphLaunch) *graph_launch;
 static __typeof__(cuCtxSynchronize) *synchronize;
@@ -44,6 +46,7 @@ static void begin(int with_graph) {
   void *lib = dlopen("libcuda.so.1", RTLD_NOW);
   if (lib == NULL)
     exit(24);
+  driver = lib;
   FIND(cuInit); FIND(cuDevicePrimaryCtxRetain); FIND(cuCtxSetCurrent); FIND(cuModuleLoadData);
   FIND(cuModuleGetFunction); FIND(cuStreamCreate); FIND(cuStreamBeginCapture_v2); FIND(cuStreamEndCapture);
   FIND(cuGraphInstantiateWithFlags); FIND(cuLaunchKernel); FIND(cuGraphLaunch); FIND(cuCtxSynchronize);
@@ -151,6 +154,43 @@ static void started_by_all(void) {
     if (pthread_create(&other, NULL, end_it, &step) != 0 || pthread_join(other, NULL) != 0)
       exit(28);
   }
+}
+
+// A thread is kept in the driver by the event that begins its range's lane; meanwhile
+// others start and end ranges, that one too.
+static uint64_t kept;
+static void *kept_in_driver(void *context) {
+  __typeof__(cuCtxSetCurrent) *set;
+  *(void **)&set = dlsym(driver, "cuCtxSetCurrent");
+  OK(set(context));
+  kept = range_start("kept");
+  go();
+  return NULL;
+}
+
+static void started_apart(void) {
+  __typeof__(lt_testdriver_calls) *calls;
+  __typeof__(lt_testdriver_set_call_ns) *set_call_ns;
+  __typeof__(cuCtxGetCurrent) *current;
+  *(void **)&calls = dlsym(driver, "lt_testdriver_calls");
+  *(void **)&set_call_ns = dlsym(driver, "lt_testdriver_set_call_ns");
+  *(void **)&current = dlsym(driver, "cuCtxGetCurrent");
+  CUcontext context;
+  pthread_t t;
+  OK(current(&context));
+  range_push("step");
+  const uint64_t records = calls("cuEventRecord"), launches = calls("cuLaunchKernel");
+  OK(set_call_ns("cuEventRecord", 3000000000));
+  OK(pthread_create(&t, NULL, kept_in_driver, context));
+  while (calls("cuEventRecord") == records)
+    usleep(1000);
+  OK(set_call_ns("cuEventRecord", 0));
+  range_end(range_start("meanwhile"));
+  range_end(kept);
+  usleep(100000);
+  expect("launches of who is kept in the driver", (int)(calls("cuLaunchKernel") - launches), 0);
+  OK(pthread_join(t, NULL));
+  range_pop();
 }
 
 // A capture begins and ends within ranges whose first launch on the stream is in it.
@@ -458,8 +498,6 @@ int main(int argc, char **argv) {
     for (int i = 0; i < 3; i++) {
       replay();
       go();
-      synchronize();
-      usleep(40000);
     }
   } else if (strcmp(what, "unmarked for long") == 0) {
     replay();
@@ -496,6 +534,8 @@ int main(int argc, char **argv) {
     strings();
   } else if (strcmp(what, "started by one") == 0) {
     started_by_one();
+  } else if (strcmp(what, "started apart") == 0) {
+    started_apart();
   } else if (strcmp(what, "started by all") == 0) {
     started_by_all();
   } else if (strcmp(what, "streams") == 0) {
