@@ -261,7 +261,7 @@ func TestListenErrors(t *testing.T) {
 	}
 	defer l.Close()
 	for _, tc := range []struct{ addr, text string }{
-		{l.Addr().String(), "is in use; stop what listens there or give another address with --listen"},
+		{l.Addr().String(), "is in use; stop what listens there or give another address with --listen or LANETRACE_LISTEN"},
 		{"203.0.113.1:9478", "this machine has no such address; give another with --listen"},
 		{"no.such.host.invalid:1", "give another address with --listen"},
 	} {
