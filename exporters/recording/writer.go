@@ -76,7 +76,7 @@ type Writer struct {
 	readings    readingLog
 	readingsRaw []byte
 
-	runsMu sync.Mutex
+	runsMu sync.Mutex // taken before mu
 	runs   map[*collector.Engine]*Run
 	order  []*Run
 }
@@ -159,16 +159,7 @@ func (w *Writer) Begin(src collector.Source) (*Run, error) {
 	r.allocs.src, _ = src.(collector.AllocSource)
 	r.st.read(src)
 	r.nStart = r.st.monoNS
-	w.mu.Lock()
-	if w.nRuns == maxRuns {
-		w.mu.Unlock()
-		return nil, fmt.Errorf("recording holds %d runs: begin another", maxRuns)
-	}
-	w.nRuns++
-	r.no = uint16(w.nRuns)
-	w.stats.Runs++
-	w.mu.Unlock()
-	if err := w.block(blockRun, r.no, r.st.append(r.raw[:0]), 0); err != nil {
+	if err := w.number(r); err != nil {
 		return nil, err
 	}
 	r.lookAtAllocs(true)
@@ -179,6 +170,23 @@ func (w *Writer) Begin(src collector.Source) (*Run, error) {
 	w.order = append(w.order, r)
 	w.runsMu.Unlock()
 	return r, nil
+}
+
+// number gives a run its number and writes that it begins. Runs begin in the order of
+// their numbers, also when several do at once: readers take another for damage.
+func (w *Writer) number(r *Run) error {
+	w.runsMu.Lock()
+	defer w.runsMu.Unlock()
+	w.mu.Lock()
+	if w.nRuns == maxRuns {
+		w.mu.Unlock()
+		return fmt.Errorf("recording holds %d runs: begin another", maxRuns)
+	}
+	w.nRuns++
+	r.no = uint16(w.nRuns)
+	w.stats.Runs++
+	w.mu.Unlock()
+	return w.block(blockRun, r.no, r.st.append(r.raw[:0]), 0)
 }
 
 // Append records entries that were received now, on the source's clock.
@@ -315,12 +323,13 @@ func (w *Writer) Entries(e *collector.Engine, entries []spanring.Entry) {
 
 // Ended implements [collector.Tap].
 func (w *Writer) Ended(e *collector.Engine) {
-	if r := w.runOf(e); r != nil {
+	r := w.runOf(e)
+	if r != nil {
 		_ = r.End() // kept for Err
 	}
 	w.runsMu.Lock()
 	delete(w.runs, e)
-	w.order = slices.DeleteFunc(w.order, func(r *Run) bool { return r.ended })
+	w.order = slices.DeleteFunc(w.order, func(x *Run) bool { return x == r })
 	w.runsMu.Unlock()
 }
 
