@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"net/http/httptest"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -19,6 +20,7 @@ import (
 	"github.com/lanetrace/lanetrace/dashboards/web"
 	"github.com/lanetrace/lanetrace/exporters/chrome"
 	"github.com/lanetrace/lanetrace/exporters/otlp"
+	"github.com/lanetrace/lanetrace/exporters/recording"
 	"github.com/lanetrace/lanetrace/internal/flight"
 	"github.com/lanetrace/lanetrace/internal/report"
 	"github.com/lanetrace/lanetrace/internal/top"
@@ -26,7 +28,7 @@ import (
 )
 
 // TestHostileRing: of a ring whose entries, allocations and counters nobody checked,
-// everything that is made of a run comes about.
+// everything that is made of a run comes about, and its record can be read.
 func TestHostileRing(t *testing.T) {
 	for seed := range uint64(60) {
 		hostile(t, seed)
@@ -114,9 +116,11 @@ func hostile(t *testing.T, seed uint64) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if page, err := k.Keep(w.Path(), flight.Hung); err != nil || page == "" {
-		t.Fatalf("seed %d: %q, %v", seed, page, err)
+	record, err := k.Keep(w.Path(), flight.Hung)
+	if err != nil || record == "" {
+		t.Fatalf("seed %d: %q, %v", seed, record, err)
 	}
+	replayed(t, seed, strings.TrimSuffix(record, ".txt")+recording.Suffix)
 
 	rd, err := spanring.Open(w.Path(), spanring.ReaderOptions{})
 	if err != nil {
@@ -182,9 +186,42 @@ func hostile(t *testing.T, seed uint64) {
 	if err := p.Close(); err != nil {
 		t.Error(err)
 	}
-	for _, c := range []io.Closer{trace, lines} {
+	for _, c := range []io.Closer{trace, spans, lines} {
 		if err := c.Close(); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// replayed reads the record's recording.
+func replayed(t *testing.T, seed uint64, path string) {
+	f, err := recording.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if f.Damage() != nil || len(f.Runs()) != 1 {
+		t.Fatalf("seed %d: %d runs, damage %v", seed, len(f.Runs()), f.Damage())
+	}
+	src, err := f.Source(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	run := report.New(report.Options{Recorded: true})
+	p, err := collector.NewProcessor(src, collector.ProcessorOptions{Observers: []collector.Observer{run}, Taps: []collector.Tap{run}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Drain(); err != nil {
+		t.Errorf("seed %d: %v", seed, err)
+	}
+	run.Text(p.Engine())
+	run.Report(p.Engine())
+	account := p.Engine().Account()
+	if u := account.Unbalanced(); slices.Contains(u, "reader") || slices.Contains(u, "sidecar") {
+		t.Errorf("seed %d: %v do not balance", seed, u)
+	}
+	if err := p.Close(); err != nil {
+		t.Error(err)
 	}
 }
