@@ -384,7 +384,7 @@ func TestDirectory(t *testing.T) {
 		link := filepath.Join(base, "link")
 		open := filepath.Join(base, "open")
 		good := filepath.Join(base, "good")
-		if err := errors.Join(os.WriteFile(file, nil, 0o600), os.Mkdir(open, 0o755), os.Mkdir(good, 0o700), os.Symlink(good, link)); err != nil {
+		if err := errors.Join(os.WriteFile(file, nil, 0o600), os.Mkdir(open, 0o700), os.Chmod(open, 0o755), os.Mkdir(good, 0o700), os.Symlink(good, link)); err != nil {
 			t.Fatal(err)
 		}
 		for _, dir := range []string{file, link, link + "/", open, filepath.Join(base, "missing")} {

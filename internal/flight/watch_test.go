@@ -211,10 +211,12 @@ func (g *engine) land(t *testing.T) {
 // the engine's age in flight grows meanwhile and is 0 before and after.
 func TestHang(t *testing.T) {
 	const hangAfter = 250 * time.Millisecond
-	g := watchDir(t, hangAfter, nil)
-	e := newEngine(t, g.dir.Path)
-	e.step()
-	e.land(t)
+	var e *engine
+	g := watchDir(t, hangAfter, func(dir string) { // a step that takes long to be read is no hang yet
+		e = newEngine(t, dir)
+		e.step()
+		e.land(t)
+	})
 	age := func() float64 { return values(t, g.metrics, "lanetrace.spans.in_flight.age")[""] }
 	eventually(t, "the engine is read", func() bool { return len(g.col.Engines()) == 1 })
 	if a := age(); a != 0 {
