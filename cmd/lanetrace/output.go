@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 )
 
 // standardOutput is how a file is named that is none.
@@ -24,6 +25,31 @@ func (a *app) output(path string) (w io.Writer, closeOut func() error, err error
 		return nil, nil, bareOpen(path, err)
 	}
 	return f, f.Close, nil
+}
+
+// setAside puts what is at path out of the way of what is to be written there. back
+// puts it in its place again if nothing was, and else removes it. Only files are
+// written over.
+func setAside(path string) (back func() error, err error) {
+	switch st, err := os.Lstat(path); {
+	case err != nil: // nothing is there
+		return func() error { return nil }, nil
+	case !st.Mode().IsRegular():
+		return nil, fmt.Errorf("%s is no regular file, and not written over: give another --out", path)
+	}
+	old, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".before-*")
+	if err != nil {
+		return nil, bareOpen(path, err)
+	}
+	if err := errors.Join(old.Close(), os.Rename(path, old.Name())); err != nil {
+		return nil, errors.Join(bareOpen(path, err), os.Remove(old.Name()))
+	}
+	return func() error {
+		if _, err := os.Lstat(path); err == nil {
+			return os.Remove(old.Name())
+		}
+		return os.Rename(old.Name(), path)
+	}, nil
 }
 
 // errWriteFailed is in noting what could not be written.

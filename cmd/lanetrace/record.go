@@ -53,15 +53,11 @@ func (c *recordCmd) Run(a *app) (err error) {
 		return err
 	}
 	if c.Force {
-		switch st, err := os.Lstat(c.Out); {
-		case err != nil: // nothing is there
-		case !st.Mode().IsRegular():
-			return fmt.Errorf("%s is no regular file, and not written over: give another --out", c.Out)
-		default:
-			if err := os.Remove(c.Out); err != nil {
-				return bareOpen(c.Out, err)
-			}
+		var back func() error
+		if back, err = setAside(c.Out); err != nil {
+			return err
 		}
+		defer func() { err = errors.Join(err, back()) }()
 	}
 	if c.Last != 0 {
 		return c.past(a, dir)
