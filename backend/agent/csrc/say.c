@@ -18,6 +18,10 @@ void lt_say(const char *format, ...) {
   va_end(args);
   if (m > 0)
     n += (size_t)m < sizeof line - n - 1 ? (size_t)m : sizeof line - n - 2;
+  // A setting or a request may hold anything; what is said is one line.
+  for (size_t i = 0; i < n; i++)
+    if ((unsigned char)line[i] < ' ' || line[i] == '\x7f')
+      line[i] = '?';
   line[n++] = '\n';
   // One that cannot be said is not said: there is nobody else to tell.
   ssize_t ignored = write(STDERR_FILENO, line, n);

@@ -172,6 +172,7 @@ func TestSaidOnce(t *testing.T) {
 		{name: "no step", o: runOptions{env: []string{"LANETRACE_STEP=,"}}, want: "LANETRACE_STEP=,: want a pattern", goesOn: true},
 		{name: "equals first", o: runOptions{env: []string{"LANETRACE_LANES==x"}}, want: "LANETRACE_LANES==x: want a pattern", goesOn: true},
 		{name: "equals twice", o: runOptions{env: []string{"LANETRACE_LANES=a=b=c"}}, want: "want PATTERN=NAME", goesOn: true},
+		{name: "two lines", o: runOptions{env: []string{"LANETRACE_LANES=a\n\x1b=b=c"}}, want: "LANETRACE_LANES=a??=b=c: want PATTERN=NAME", goesOn: true},
 		{name: "no lane name", o: runOptions{env: []string{"LANETRACE_LANES=a="}}, want: "want PATTERN=NAME", goesOn: true},
 		{name: "too many", o: runOptions{env: []string{"LANETRACE_LANES=" + strings.Repeat("a,", 65)}}, want: "want at most 64", goesOn: true},
 	} {
