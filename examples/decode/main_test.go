@@ -187,7 +187,7 @@ func TestLevelOffLeavesTheRingEmpty(t *testing.T) {
 // A ring that cannot be made costs one warning and nothing else.
 func TestRingThatCannotBeMade(t *testing.T) {
 	open := filepath.Join(t.TempDir(), "open")
-	if err := os.Mkdir(open, 0o755); err != nil {
+	if err := errors.Join(os.Mkdir(open, 0o700), os.Chmod(open, 0o755)); err != nil {
 		t.Fatal(err)
 	}
 	file := filepath.Join(t.TempDir(), "file")

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -133,8 +134,9 @@ func hostile(t *testing.T, seed uint64) {
 		t.Fatal(err)
 	}
 	view, run := top.New(), report.New(report.Options{})
-	var es []*collector.Engine
-	page := web.New(web.Options{Engines: func() []*collector.Engine { return es }})
+	var known atomic.Pointer[[]*collector.Engine] // the page looks by itself as well
+	known.Store(new([]*collector.Engine))
+	page := web.New(web.Options{Engines: func() []*collector.Engine { return *known.Load() }})
 	defer page.Close()
 	trace, spans, lines := chrome.NewWriter(io.Discard), otlp.NewJSONWriter(io.Discard, otlp.JSONOptions{}), report.NewLines(io.Discard)
 	exp := []collector.Exporter{trace, spans, lines}[seed%3]
@@ -148,7 +150,7 @@ func hostile(t *testing.T, seed uint64) {
 		t.Fatal(err)
 	}
 	e := p.Engine()
-	es = []*collector.Engine{e}
+	known.Store(&[]*collector.Engine{e})
 	var rm metricdata.ResourceMetrics
 	if err := metrics.Collect(t.Context(), &rm); err != nil {
 		t.Error(err)
