@@ -4,6 +4,7 @@ import (
 	"debug/elf"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -27,6 +28,8 @@ func TestLibrary(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	// The loader is in every program; thread-locals may name it.
+	needed = slices.DeleteFunc(needed, func(l string) bool { return strings.HasPrefix(l, "ld-linux") })
 	slices.Sort(needed)
 	if diff := cmp.Diff([]string{"libc.so.6", "libdl.so.2", "libpthread.so.0"}, needed); diff != "" {
 		t.Errorf("needed libraries (-want +got):\n%s", diff)
@@ -56,7 +59,13 @@ func TestLibrary(t *testing.T) {
 		t.Fatalf("readelf (Debian: binutils, which gcc needs too): %v", err)
 	}
 	_, needs, ok := strings.Cut(string(out), "'.gnu.version_r'")
-	if !ok || strings.Contains(needs, "GLIBC_2.29") || strings.Contains(needs, "GLIBC_2.3 ") || strings.Contains(needs, "GLIBC_2.34") {
+	versionsNeeded := regexp.MustCompile(`GLIBC_2\.(\d+)`).FindAllStringSubmatch(needs, -1)
+	for _, m := range versionsNeeded {
+		if minor, err := strconv.Atoi(m[1]); err != nil || minor > 28 {
+			t.Errorf("needs %s", m[0])
+		}
+	}
+	if !ok || len(versionsNeeded) == 0 {
 		t.Errorf("version needs:\n%s", needs)
 	}
 }
