@@ -115,6 +115,7 @@ func TestCheck(t *testing.T) {
 		{"span not received", func(_ *final, a *collector.Account) { a.Sidecar.Received, a.Sidecar.Exported = 99, 99 }, "received 99, landed 100"},
 		{"span lost with its entry", func(_ *final, a *collector.Account) {
 			a.Reader.Received, a.Reader.Lost, a.Sidecar.Received, a.Sidecar.Exported = 119, 1, 99, 99
+			a.Reader.LostBy["hole"] = 1
 		}, ""},
 		{"killed with two in flight", func(f *final, a *collector.Account) {
 			f.killed, f.busy = true, 1
