@@ -6,6 +6,8 @@ FUZZ    ?= 1s
 VERSION := $(shell sed -n 's/^const Version = "\(.*\)"/\1/p' doc.go)
 # -trimpath: call sites and recordings must not hold the builder's paths.
 BUILD   := $(GO) build -trimpath
+# For what hangs: a package's tests take two minutes, and ten times that on a busy machine.
+WAIT    := -timeout 30m
 
 .DEFAULT_GOAL := build
 
@@ -30,7 +32,7 @@ test: ## all tests that need no server and no GPU
 	@# Everything is compiled first: tests that run beside a compiler wait too long for what they start.
 	CGO_ENABLED=0 $(BUILD) ./cmd/lanetrace ./examples/decode
 	$(GO) list -test -deps -export -f '' ./... >/dev/null
-	$(GO) test ./...
+	$(GO) test $(WAIT) ./...
 	@test "$$(id -u)" = 0 || echo "NOT TESTED without root: engines and sidecar in containers of their own, small file systems"
 	@echo "NOT TESTED ON A GPU: make gpu-test does, on a machine that has one"
 
@@ -74,7 +76,7 @@ lint: ## golangci-lint, pinned in tools/lint
 
 .PHONY: race
 race:
-	$(GO) test -race ./...
+	$(GO) test -race $(WAIT) ./...
 
 .PHONY: fuzz
 fuzz: ## FUZZ=1s of each fuzz target
