@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -105,11 +106,12 @@ func TestOverTheStandIn(t *testing.T) {
 	t.Log(out.String())
 	// The stand-in's stamps are of virtual time, and what its kernels write comes
 	// when the real clock has caught up: it cannot be held against the placement. Nor
-	// can spans of many milliseconds on a machine too busy to look at the clock: its
-	// map slews by any amount then.
+	// can positions on a machine too busy to look at the clock: its map slews by any
+	// amount then.
+	busy := regexp.MustCompile(`^- (placement, .*|.* spans are where they cannot be|.* spans end more than .* off their records)$`)
 	_, wrong, _ := strings.Cut(out.String(), "## Wrong\n\n")
 	for w := range strings.Lines(wrong) {
-		if w = strings.TrimSpace(w); w != "" && !strings.HasPrefix(w, "- placement, ") && !strings.HasSuffix(w, " spans are where they cannot be") {
+		if w = strings.TrimSpace(w); w != "" && !busy.MatchString(w) {
 			t.Error(w)
 		}
 	}
