@@ -124,8 +124,9 @@ func findCompiler() (compiler, error) {
 }
 
 // cacheDir makes the directory of this combination of sources, compiler and
-// options. Others may write to the temporary directory too, and tests load
-// code from here, so it must be ours alone.
+// options: among the user's caches, or where there are none in the temporary
+// directory. Others may write to that too, and tests load code from here, so it
+// must be ours alone.
 func cacheDir(compiler string, without, flags []string) (string, error) {
 	h := sha256.New()
 	fmt.Fprintf(h, "%s\x00%q\x00%q\x00%q\x00", compiler, baseFlags, without, flags)
@@ -136,7 +137,12 @@ func cacheDir(compiler string, without, flags []string) (string, error) {
 	}); err != nil {
 		return "", err
 	}
-	dir := filepath.Join(os.TempDir(), "lanetrace-testdriver-"+strconv.Itoa(os.Getuid())+"-"+hex.EncodeToString(h.Sum(nil)[:10]))
+	name := "lanetrace-testdriver-" + strconv.Itoa(os.Getuid()) + "-" + hex.EncodeToString(h.Sum(nil)[:10])
+	// What stays after the tests belongs where compilers leave such things.
+	dir := filepath.Join(os.TempDir(), name)
+	if caches, err := os.UserCacheDir(); err == nil && os.MkdirAll(filepath.Join(caches, name), 0o700) == nil {
+		dir = filepath.Join(caches, name)
+	}
 	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return "", fmt.Errorf("testdriver: making the build directory: %w", err)
 	}
