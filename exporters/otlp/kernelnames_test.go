@@ -16,10 +16,10 @@ import (
 	"github.com/lanetrace/lanetrace/spanring"
 )
 
-// kernelNames are 3,000 names that are hard to keep valid: quotes, backslashes,
+// kernelNames are 10,000 names that are hard to keep valid: quotes, backslashes,
 // line ends, bytes that are no UTF-8, and C++ ones.
 func kernelNames() (names []string) {
-	for i := range 3_000 {
+	for i := range 10_000 {
 		switch i % 3 {
 		case 0:
 			names = append(names, fmt.Sprintf("k%d \"q\" \\ \n\r\t\x00 </script> \u2028 \xff\xfe %s", i, strings.Repeat("é", i%500)))
