@@ -2,7 +2,7 @@
 
 GO      ?= go
 BIN     := bin
-FUZZ    ?= 1s
+FUZZ    ?= 2000x
 VERSION := $(shell sed -n 's/^const Version = "\(.*\)"/\1/p' doc.go)
 # -trimpath: call sites and recordings must not hold the builder's paths.
 BUILD   := $(GO) build -trimpath
@@ -60,7 +60,7 @@ images: servers panels ## the pictures in docs/images; needs npm and Chromium
 	GO="$(GO)" LANETRACE_IMAGES=$(CURDIR)/docs/images $(GO) test -count=1 -tags servers,panels -run TestPanelsDrawn ./internal/servers/
 
 .PHONY: check
-check: generated vet lint agent race fuzz soak-short ## generated files current, vet, lint, the agent built, race detector, a second of each fuzz target, a short soak
+check: generated vet lint agent race fuzz soak-short ## generated files current, vet, lint, the agent built, race detector, 2,000 inputs of each fuzz target, a short soak
 
 .PHONY: vet
 vet:
@@ -79,7 +79,7 @@ race:
 	$(GO) test -race $(WAIT) ./...
 
 .PHONY: fuzz
-fuzz: ## FUZZ=1s of each fuzz target
+fuzz: ## FUZZ=2000x inputs, or FUZZ=1m, of each fuzz target
 	@GO="$(GO)" ./internal/ci/fuzz $(FUZZ)
 
 .PHONY: generated
