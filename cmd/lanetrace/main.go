@@ -29,7 +29,6 @@ import (
 	"github.com/alecthomas/kong"
 
 	"github.com/lanetrace/lanetrace"
-	"github.com/lanetrace/lanetrace/internal/report"
 )
 
 func main() { os.Exit(realMain()) }
@@ -221,14 +220,6 @@ func (a *app) fail(err error) int {
 // say writes one line to standard error.
 func (a *app) say(format string, args ...any) {
 	a.log.line(fmt.Sprintf(format, args...))
-}
-
-// counted is how many there are of what has a word for one and for more.
-func counted(n uint64, one, more string) string {
-	if n == 1 {
-		return "1 " + one
-	}
-	return report.Count(n) + " " + more
 }
 
 func oneLine(s string) string {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/lanetrace/lanetrace/collector"
+	"github.com/lanetrace/lanetrace/internal/report"
 	"github.com/lanetrace/lanetrace/spanring"
 )
 
@@ -63,7 +64,7 @@ func (c *recordCmd) past(a *app, dir spanring.Dir) (err error) {
 		return nil
 	}
 	reach := time.Duration(time.Now().UnixNano() - w.firstUnixNS).Round(time.Second)
-	a.say("wrote %s: %s of %s, the oldest of %v ago", name, counted(w.steps, "step", "steps"), counted(engines, "engine", "engines"), reach)
+	a.say("wrote %s: %s of %s, the oldest of %v ago", name, report.Plural(w.steps, "step"), report.Plural(engines, "engine"), reach)
 	return nil
 }
 

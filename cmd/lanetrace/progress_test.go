@@ -2,45 +2,18 @@ package main
 
 import (
 	"fmt"
-	"os"
 	"regexp"
 	"strings"
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/lanetrace/lanetrace/internal/synth"
 )
-
-// terminal is a pseudo-terminal: what is written to the first can be read from the
-// second.
-func terminal(t *testing.T) (tty, master *os.File) {
-	t.Helper()
-	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
-	if err != nil {
-		t.Skip(err)
-	}
-	t.Cleanup(func() { master.Close() })
-	n, err := unix.IoctlGetInt(int(master.Fd()), unix.TIOCGPTN)
-	if err == nil {
-		err = unix.IoctlSetPointerInt(int(master.Fd()), unix.TIOCSPTLCK, 0)
-	}
-	if err != nil {
-		t.Skip(err)
-	}
-	tty, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|unix.O_NOCTTY, 0)
-	if err != nil {
-		t.Skip(err)
-	}
-	t.Cleanup(func() { tty.Close() })
-	return tty, master
-}
 
 // TestReplayProgress: on a terminal a replay draws how far it is, and leaves only
 // what it came to.
 func TestReplayProgress(t *testing.T) {
-	tty, master := terminal(t)
+	master, tty := openTerminal(t)
 	r, url := serveReceiver(t)
 	r.discard.Store(true)
 	path := testRecording(t, synth.Options{Duration: time.Second})
@@ -71,10 +44,8 @@ func TestReplayProgress(t *testing.T) {
 
 // TestProgressIsOneLine: what is longer than a line could not be taken away again.
 func TestProgressIsOneLine(t *testing.T) {
-	tty, master := terminal(t)
-	if err := unix.IoctlSetWinsize(int(tty.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 24, Col: 20}); err != nil {
-		t.Skip(err)
-	}
+	master, tty := openTerminal(t)
+	setSize(t, tty, 24, 20)
 	l := newLogger(tty)
 	l.progress("recording: 1 run, 72,548 entries")
 	l.line("end")

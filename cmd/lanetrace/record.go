@@ -139,7 +139,7 @@ func progressText(s recording.Stats) string {
 	if s.Readings > 0 {
 		gpus = report.Count(s.Readings) + " readings of GPUs, "
 	}
-	return fmt.Sprintf("%s, %s entries, %s%s bytes", counted(uint64(s.Runs), "run", "runs"), report.Count(s.Entries), gpus, report.Count(uint64(s.Bytes)))
+	return fmt.Sprintf("%s, %s entries, %s%s bytes", report.Plural(uint64(s.Runs), "run"), report.Count(s.Entries), gpus, report.Count(uint64(s.Bytes)))
 }
 
 // pickTap records the engines that are picked: of those that no name was given

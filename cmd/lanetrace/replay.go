@@ -240,10 +240,10 @@ type leftOut struct {
 
 func (l *leftOut) say(a *app) {
 	if l.steps > 0 {
-		a.say("left out: %s, still under way where the recordings end", counted(l.steps, "step", "steps"))
+		a.say("left out: %s, still under way where the recordings end", report.Plural(l.steps, "step"))
 	}
 	if l.requests > 0 {
-		a.say("left out: %s, which began before what was played", counted(l.requests, "request", "requests"))
+		a.say("left out: %s, which began before what was played", report.Plural(l.requests, "request"))
 	}
 }
 
@@ -549,7 +549,7 @@ func (c *replayCmd) otlpSink(a *app) (*sink, error) {
 			err = errors.Join(err, serr) // otherwise it says what the counts do
 		}
 		n := exp.Spans()
-		a.say("sent %s", counted(n.Sent, "span", "spans"))
+		a.say("sent %s", report.Plural(n.Sent, "span"))
 		if n.Missed() > 0 {
 			err = errors.Join(err, fmt.Errorf("%s spans were not taken: %s", report.Count(n.Missed()), missedText(n)))
 		}

@@ -247,28 +247,6 @@ func TestRunSignals(t *testing.T) {
 	}
 }
 
-// openTerminal is a new pseudo-terminal's two ends.
-func openTerminal(t *testing.T) (outer, inner *os.File) {
-	t.Helper()
-	outer, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
-	if err != nil {
-		t.Skipf("no terminals: %v", err)
-	}
-	t.Cleanup(func() { outer.Close() })
-	n, err := unix.IoctlGetInt(int(outer.Fd()), unix.TIOCGPTN)
-	if err == nil {
-		err = unix.IoctlSetPointerInt(int(outer.Fd()), unix.TIOCSPTLCK, 0)
-	}
-	if err == nil {
-		inner, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|unix.O_NOCTTY, 0)
-	}
-	if err != nil {
-		t.Skipf("no terminals: %v", err)
-	}
-	t.Cleanup(func() { inner.Close() })
-	return outer, inner
-}
-
 // TestReap takes what has ended, and leaves what runs and the program.
 func TestReap(t *testing.T) {
 	start := func(args ...string) *os.Process {

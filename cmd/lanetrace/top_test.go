@@ -4,14 +4,10 @@ import (
 	"bytes"
 	"context"
 	"io"
-	"os"
 	"regexp"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 func TestTopOnce(t *testing.T) {
@@ -38,23 +34,8 @@ func TestTopOnce(t *testing.T) {
 func TestTopOnATerminal(t *testing.T) {
 	d := ringDir(t)
 	engine(t, d.Path, "alpha", "basic")
-	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer master.Close()
-	if err := unix.IoctlSetPointerInt(int(master.Fd()), unix.TIOCSPTLCK, 0); err != nil {
-		t.Fatal(err)
-	}
-	slave, err := unix.Open(ptsName(t, master), unix.O_RDWR|unix.O_NOCTTY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	tty := os.NewFile(uintptr(slave), "tty")
-	defer tty.Close()
-	if err := unix.IoctlSetWinsize(slave, unix.TIOCSWINSZ, &unix.Winsize{Row: 24, Col: 80}); err != nil {
-		t.Fatal(err)
-	}
+	master, tty := openTerminal(t)
+	setSize(t, tty, 24, 80)
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	ended := make(chan int, 1)
@@ -88,13 +69,4 @@ func TestTopOnATerminal(t *testing.T) {
 			t.Errorf("a frame scrolls: %d lines", n+1)
 		}
 	}
-}
-
-func ptsName(t *testing.T, master *os.File) string {
-	t.Helper()
-	n, err := unix.IoctlGetInt(int(master.Fd()), unix.TIOCGPTN)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return "/dev/pts/" + strconv.Itoa(n)
 }

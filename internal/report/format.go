@@ -46,6 +46,14 @@ func ticks(ns int64, unitNS int64) string {
 // Count is n with its thousands set off by commas.
 func Count(n uint64) string { return grouped(strconv.FormatUint(n, 10)) }
 
+// Plural is how many there are of something that takes an s when it is not one.
+func Plural(n uint64, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return Count(n) + " " + what + "s"
+}
+
 func grouped(s string) string {
 	for i := len(s) - 3; i > 0; i -= 3 {
 		s = s[:i] + "," + s[i:]

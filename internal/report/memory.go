@@ -44,7 +44,7 @@ func (r *Run) MemoryText(e *collector.Engine, minMiB int) string {
 		}
 	}
 	if sites, all := r.sweptSites(); len(sites) > 0 {
-		fmt.Fprintf(&b, "\nnever freed, swept at the end: %s in %s\n", mibs(uint64(all.Bytes)), plural(all.Count, "allocation"))
+		fmt.Fprintf(&b, "\nnever freed, swept at the end: %s in %s\n", mibs(uint64(all.Bytes)), Plural(uint64(all.Count), "allocation"))
 		for _, s := range sites[:min(len(sites), r.o.Top)] {
 			b.WriteString("  " + sweptText(&s, r.o.Width-2) + "\n")
 		}
@@ -95,7 +95,7 @@ func (r *Run) memoryTable(b *strings.Builder, e *collector.Engine) {
 		}
 	}
 	if sites, all := r.sweptSites(); len(sites) > 0 {
-		line(fmt.Sprintf("never freed, swept at the end: %s in %s; the most:", mibs(uint64(all.Bytes)), plural(all.Count, "allocation")))
+		line(fmt.Sprintf("never freed, swept at the end: %s in %s; the most:", mibs(uint64(all.Bytes)), Plural(uint64(all.Count), "allocation")))
 		line("  " + sweptText(&sites[0], r.o.Width-4))
 	}
 	leaks := r.leaks(e)
@@ -106,7 +106,7 @@ func (r *Run) memoryTable(b *strings.Builder, e *collector.Engine) {
 }
 
 func sweptText(s *ledger.SiteTotal, cells int) string {
-	return siteLine(s.Site, fmt.Sprintf(": %s in %s", mibs(uint64(s.Bytes)), plural(s.Count, "allocation")), cells)
+	return siteLine(s.Site, fmt.Sprintf(": %s in %s", mibs(uint64(s.Bytes)), Plural(uint64(s.Count), "allocation")), cells)
 }
 
 // siteLine shortens a call site so that what is said of it has room, but for a
@@ -116,13 +116,6 @@ func siteLine(site, says string, cells int) string {
 }
 
 const leastSite = 16
-
-func plural(n int64, what string) string {
-	if n == 1 {
-		return "1 " + what
-	}
-	return Count(uint64(n)) + " " + what + "s"
-}
 
 // violationText says which guard band was changed, and how.
 func violationText(v *collector.Violation, cells int) [2]string {
