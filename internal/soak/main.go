@@ -305,7 +305,7 @@ func (s *soak) timeCalls(ctx context.Context, rs *results) error {
 			return err
 		}
 	}
-	latencies(rs, &without, &with)
+	latencies(rs, s.o.rounds, &without, &with)
 	return nil
 }
 
@@ -416,7 +416,12 @@ func (s *soak) conclude(ctx context.Context, rs *results, first, last resources)
 	taken := s.receiver.spans.Load()
 	rs.add(taken >= exported, "spans that the receiver took", "all that were counted exported", "%d of %d", taken, exported)
 	rs.add(taken > s.takenBefore, "export after an outage", "goes on", "%d spans since the last", taken-s.takenBefore)
-	flat(rs, first, last, side.anon())
+	var lives [][]held
+	for _, p := range s.all {
+		lives = append(lives, p.memory())
+	}
+	memory(rs, lives)
+	flat(rs, first, last)
 	rs.add(s.endedBegun >= s.o.spans, "spans begun", fmt.Sprint(s.o.spans), "%d in %v", s.endedBegun, time.Since(s.start).Round(time.Second))
 	for e, n := range s.events {
 		rs.add(n > 0, event(e).String(), "at least once", "%d times", n)

@@ -20,16 +20,23 @@ import (
 	"github.com/lanetrace/lanetrace/collector"
 )
 
+// held is a process's RssAnon at an age.
+type held struct {
+	age time.Duration
+	kib int
+}
+
 // sidecarProc is a sidecar as a process, and what it said of itself last.
 type sidecarProc struct {
 	cmd     *exec.Cmd
+	started time.Time
 	url     string
 	client  *http.Client
 	drained chan struct{}
 
 	mu       sync.Mutex
 	accounts map[string]collector.Account // the last of each run
-	anonKiB  []int                        // RssAnon at each look
+	held     []held                       // at each look
 	log      strings.Builder
 }
 
@@ -51,6 +58,7 @@ func startSidecar(a sidecarArgs) (*sidecarProc, error) {
 	s.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	errs, err := s.cmd.StderrPipe()
 	if err == nil {
+		s.started = time.Now()
 		err = s.cmd.Start()
 	}
 	if err != nil {
@@ -126,15 +134,15 @@ func (s *sidecarProc) look(ctx context.Context) (as []collector.Account, err err
 	for _, a := range as {
 		s.accounts[a.RunID] = a
 	}
-	s.anonKiB = append(s.anonKiB, kib)
+	s.held = append(s.held, held{time.Since(s.started), kib})
 	return as, nil
 }
 
-// anon is RssAnon at each look.
-func (s *sidecarProc) anon() []int {
+// memory is RssAnon at each look.
+func (s *sidecarProc) memory() []held {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return slices.Clone(s.anonKiB)
+	return slices.Clone(s.held)
 }
 
 // known are the last accounts of all runs.
