@@ -97,7 +97,7 @@ soak: ## two engines and a sidecar that are killed and stopped, a full disk, an 
 soak-short: ## the same in less than a minute
 	@mkdir -p $(BIN)
 	$(BUILD) -o $(BIN)/ ./cmd/lanetrace ./internal/soak
-	./$(BIN)/soak -sidecar $(BIN)/lanetrace -spans 500000 -rounds 4 -window 1s -quiet 1s -longest 2s -limit 5m $(SOAK)
+	./$(BIN)/soak -sidecar $(BIN)/lanetrace -spans 500000 -rounds 4 -window 1s -quiet 1s -longest 2s -limit 10m $(SOAK)
 
 .PHONY: bench
 bench: ## benchmarks, ns/op and allocs/op; ratios are taken within one run

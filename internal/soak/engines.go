@@ -99,9 +99,6 @@ func (e *engineProc) signal(s os.Signal) error {
 	return nil
 }
 
-// engineEnd is how long an engine may take to end when it is asked to.
-const engineEnd = 20 * time.Second
-
 // end ends the engine, by SIGKILL or as engines end, and returns what it left.
 func (e *engineProc) end(kill bool) (f final, err error) {
 	if kill {
@@ -112,7 +109,7 @@ func (e *engineProc) end(kill bool) (f final, err error) {
 	if err != nil {
 		return f, fmt.Errorf("end engine %s: %w", e.service, err)
 	}
-	late := time.AfterFunc(engineEnd, func() { _ = e.cmd.Process.Kill() }) // it may have ended just now
+	late := time.AfterFunc(hung, func() { _ = e.cmd.Process.Kill() }) // it may have ended just now
 	defer late.Stop()
 	if werr := e.cmd.Wait(); werr != nil && !kill {
 		return f, fmt.Errorf("engine %s: %w", e.service, werr)

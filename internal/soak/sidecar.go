@@ -45,15 +45,13 @@ type sidecarArgs struct {
 	bin, dir, state, keep, endpoint string
 }
 
-const sidecarStart = 20 * time.Second
-
 // startSidecar starts a sidecar and waits until it serves.
 func startSidecar(a sidecarArgs) (*sidecarProc, error) {
 	s := &sidecarProc{
 		cmd: exec.Command(a.bin, "sidecar", "--dir", a.dir, "--listen", "127.0.0.1:0", "--otlp-endpoint", "http://"+a.endpoint,
 			"--every", "20", "--keep", a.keep, "--keep-bytes", "4MiB", "--state-dir", a.state),
 		accounts: make(map[string]collector.Account), drained: make(chan struct{}),
-		client: &http.Client{Timeout: 2 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}},
+		client: &http.Client{Timeout: hung, Transport: &http.Transport{DisableKeepAlives: true}},
 	}
 	s.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	errs, err := s.cmd.StderrPipe()
@@ -86,7 +84,7 @@ func startSidecar(a sidecarArgs) (*sidecarProc, error) {
 		if ok {
 			return s, nil
 		}
-	case <-time.After(sidecarStart):
+	case <-time.After(hung):
 	}
 	_ = s.cmd.Process.Kill() // it may have ended
 	<-s.drained
@@ -217,7 +215,7 @@ func (s *sidecarProc) end(kill bool) error {
 	if err := s.signal(sig); err != nil {
 		return err
 	}
-	late := time.AfterFunc(engineEnd, func() { _ = s.cmd.Process.Kill() }) // it may have ended just now
+	late := time.AfterFunc(hung, func() { _ = s.cmd.Process.Kill() }) // it may have ended just now
 	defer late.Stop()
 	<-s.drained
 	if err := s.cmd.Wait(); err != nil && !kill {
