@@ -14,7 +14,8 @@ import (
 // (BeginOff); ends are taken until the drain is over and are stale after it. If
 // ctx ended first its error is returned beside any of the driver's; the recorder
 // is closed all the same and can be replaced. Events that a caller is inside the
-// driver with are left alive. A second Close waits for the first and does nothing.
+// driver with are left alive; their spans fail when it comes back. A second Close waits
+// for the first and does nothing.
 func (r *Recorder) Close(ctx context.Context) error {
 	r.closing.Lock()
 	defer r.closing.Unlock()
@@ -132,6 +133,18 @@ func (r *Recorder) shutSlot(p *pool, i uint32) bool {
 		return c.done // landed, and held for one that shares its event
 	}
 	return false
+}
+
+// startedLate accounts for an open slot whose caller came back from the driver when the
+// closing no longer waited for it.
+func (r *Recorder) startedLate(p *pool, i, gen uint32, v *spanring.Slot) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.closed || !p.close(i, gen) {
+		return // the closing finds it, or its closer pushes it
+	}
+	r.failed(v, spanring.FailClosed)
+	p.release(i, gen)
 }
 
 // pushedLate accounts for a slot that its closer pushed on a closed recorder.

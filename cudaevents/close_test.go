@@ -3,6 +3,7 @@ package cudaevents_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"sync"
 	"testing"
@@ -162,9 +163,10 @@ func TestReplacing(t *testing.T) {
 	}
 }
 
-// Closing never destroys an event that a caller is inside the driver with.
+// Closing never destroys an event that a caller is inside the driver with. The spans
+// that the caller has in hand fail when it comes back, whether it ends them or not.
 func TestCloseWhileACallerIsInTheDriver(t *testing.T) {
-	for _, at := range []string{"begin", "end", "launch"} {
+	for at, pairs := range map[string]int{"begin": 1, "switch": 2, "end": 1, "launch": 1} {
 		t.Run(at, func(t *testing.T) {
 			g := newRig(t, scripted.Options{}, cudaevents.Options{Pairs: 4})
 			s := g.d.NewStream()
@@ -173,7 +175,7 @@ func TestCloseWhileACallerIsInTheDriver(t *testing.T) {
 			var h cudaevents.Handle
 			var l cudaevents.Launch
 			switch at {
-			case "end":
+			case "end", "switch":
 				h = g.begin(s, g.lane(1))
 			case "launch":
 				l, _ = g.r.Reserve(s, g.kernel(1))
@@ -188,9 +190,12 @@ func TestCloseWhileACallerIsInTheDriver(t *testing.T) {
 			var wg sync.WaitGroup
 			if at != "launch" {
 				wg.Go(func() {
-					if at == "begin" {
+					switch at {
+					case "begin":
 						h, _ = g.r.Begin(s, g.lane(1))
-					} else {
+					case "switch":
+						h, _ = g.r.Switch(h, g.lane(1))
+					case "end":
 						g.r.End(h)
 					}
 				})
@@ -200,24 +205,27 @@ func TestCloseWhileACallerIsInTheDriver(t *testing.T) {
 			ctx, cancel := context.WithTimeout(context.Background(), 5*time.Millisecond)
 			defer cancel()
 			err := g.r.Close(ctx)
-			if err == nil || !strings.Contains(err.Error(), "1 pairs still in use") {
+			if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("%d pairs still in use", pairs)) {
 				t.Errorf("close: %v", err)
 			}
-			if n := g.d.LiveEvents(); n != 2 {
-				t.Errorf("%d events alive, want the caller's two", n)
+			if n := g.d.LiveEvents(); n != 2*pairs {
+				t.Errorf("%d events alive, want those of the caller's %d pairs", n, pairs)
 			}
 			close(leave)
 			wg.Wait()
-			switch at {
-			case "begin":
-				g.end(h) // it was begun after all, and fails as closed
-			case "launch":
+			if at == "launch" {
 				g.r.Launched(l, g.d.Launch(l.Pair, s, 1000))
 			}
-			g.balance(2, 1, 1, 0)
-			g.wantReasons(map[spanring.Reason]int{spanring.FailClosed: 1})
+			g.balance(uint64(1+pairs), 1, uint64(pairs), 0)
+			g.wantReasons(map[spanring.Reason]int{spanring.FailClosed: pairs})
 			if n := g.busy(); n != 0 {
 				t.Errorf("%d slots busy", n)
+			}
+			if n := g.r.InFlight(); n != 0 {
+				t.Errorf("%d spans in flight", n)
+			}
+			if g.r.End(h) {
+				t.Error("a span of a closed recorder was ended")
 			}
 		})
 	}

@@ -121,6 +121,9 @@ func (r *Recorder) started(p *pool, i, gen uint32, s Stream, st *stream, v *span
 	c := &p.cells[i]
 	c.stream = st
 	c.started.Store(gen)
+	if p.closed.Load() {
+		r.startedLate(p, i, gen, v)
+	}
 }
 
 // failed accounts for a span that will not land.
