@@ -10,6 +10,7 @@ import (
 
 	"go.opentelemetry.io/otel/exporters/otlp/otlptrace"
 	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracegrpc"
+	colmetricpb "go.opentelemetry.io/proto/otlp/collector/metrics/v1"
 	coltracepb "go.opentelemetry.io/proto/otlp/collector/trace/v1"
 	tracepb "go.opentelemetry.io/proto/otlp/trace/v1"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
@@ -21,7 +22,7 @@ import (
 // outcome is what came of one request.
 type outcome struct {
 	err      error // the transport's; nil when the server took the request
-	rejected int64 // spans that the server rejected out of it
+	rejected int64 // spans, or data points, that the server rejected out of it
 	message  string
 }
 
@@ -33,9 +34,11 @@ func intercept(ctx context.Context, method string, req, reply any, cc *grpc.Clie
 	err := invoke(ctx, method, req, reply, cc, opts...)
 	if o, ok := ctx.Value(outcomeKey{}).(*outcome); ok {
 		o.err = err
-		if r, ok := reply.(*coltracepb.ExportTraceServiceResponse); ok && err == nil {
-			o.rejected = r.GetPartialSuccess().GetRejectedSpans()
-			o.message = r.GetPartialSuccess().GetErrorMessage()
+		switch r := reply.(type) {
+		case *coltracepb.ExportTraceServiceResponse:
+			o.rejected, o.message = r.GetPartialSuccess().GetRejectedSpans(), r.GetPartialSuccess().GetErrorMessage()
+		case *colmetricpb.ExportMetricsServiceResponse:
+			o.rejected, o.message = r.GetPartialSuccess().GetRejectedDataPoints(), r.GetPartialSuccess().GetErrorMessage()
 		}
 	}
 	return err

@@ -94,7 +94,7 @@ func (n noter) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	o.err = nil
 	if t, _, err := mime.ParseMediaType(resp.Header.Get("Content-Type")); err == nil && t == "application/x-protobuf" {
-		var a coltracepb.ExportTraceServiceResponse
+		var a coltracepb.ExportTraceServiceResponse // that of metrics has the same fields
 		if proto.Unmarshal(body, &a) == nil {
 			o.rejected = a.GetPartialSuccess().GetRejectedSpans()
 			o.message = a.GetPartialSuccess().GetErrorMessage()

@@ -1,6 +1,7 @@
 package otlp
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -12,6 +13,7 @@ import (
 	"go.opentelemetry.io/otel/exporters/otlp/otlpmetric/otlpmetricgrpc"
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
+	"google.golang.org/grpc"
 
 	"github.com/lanetrace/lanetrace/collector"
 )
@@ -95,7 +97,7 @@ func newMetricExporter(endpoint string, getenv Getenv, retry bool) (exp sdkmetri
 	if p == protocolHTTP {
 		exp, idle, err = newHTTPMetricExporter(endpoint, getenv, retry)
 	} else {
-		var o []otlpmetricgrpc.Option
+		o := []otlpmetricgrpc.Option{otlpmetricgrpc.WithDialOption(grpc.WithChainUnaryInterceptor(intercept))}
 		if !retry {
 			o = append(o, otlpmetricgrpc.WithRetry(otlpmetricgrpc.RetryConfig{Enabled: false}))
 		}
@@ -154,22 +156,30 @@ func (x *metricExporter) Export(ctx context.Context, rm *metricdata.ResourceMetr
 	return nil
 }
 
-// export sends a request for each resource. The first failure ends the push: the
-// next one has everything again.
-func (x *metricExporter) export(ctx context.Context, rm *metricdata.ResourceMetrics) error {
-	if x.split == nil {
-		return x.Exporter.Export(ctx, rm)
-	}
-	rms, err := x.split.split(rm)
-	if err != nil {
-		return err
-	}
-	for _, rm := range rms {
-		if err := x.Exporter.Export(ctx, rm); err != nil {
+// export sends a request for each resource. What a receiver has against one engine's
+// metrics is no reason not to send the others'; one that is away is not tried again
+// before the next push, which has everything again. The error is the first one.
+func (x *metricExporter) export(ctx context.Context, rm *metricdata.ResourceMetrics) (err error) {
+	rms := []*metricdata.ResourceMetrics{rm}
+	if x.split != nil {
+		if rms, err = x.split.split(rm); err != nil {
 			return err
 		}
 	}
-	return nil
+	for _, rm := range rms {
+		o := outcome{err: errNotSent}
+		sent := x.Exporter.Export(context.WithValue(ctx, outcomeKey{}, &o), rm)
+		if sent != nil && o.err == nil && o.rejected == 0 {
+			// It took everything and had something to say, which to the SDK is an error.
+			x.warn.say("OTLP receiver took metrics with a remark", "message", collector.CleanText(o.message))
+			continue
+		}
+		err = cmp.Or(err, sent)
+		if again, _ := retryable(o.err); sent != nil && o.err != nil && again {
+			break
+		}
+	}
+	return err
 }
 
 // Shutdown ends the exporter and its connections.

@@ -26,17 +26,23 @@ import (
 
 func newMetricServer(t *testing.T) (s *metricServer, addr string) {
 	t.Helper()
+	s = &metricServer{got: make(chan *colmetricpb.ExportMetricsServiceRequest, 100)}
+	return s, serveMetrics(t, s)
+}
+
+// serveMetrics serves s over gRPC and returns its endpoint.
+func serveMetrics(t *testing.T, s colmetricpb.MetricsServiceServer) (addr string) {
+	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	s = &metricServer{got: make(chan *colmetricpb.ExportMetricsServiceRequest, 100)}
 	g := grpc.NewServer()
 	colmetricpb.RegisterMetricsServiceServer(g, s)
 	served := make(chan struct{})
 	go func() { defer close(served); g.Serve(l) }()
 	t.Cleanup(func() { g.Stop(); <-served })
-	return s, "http://" + l.Addr().String()
+	return "http://" + l.Addr().String()
 }
 
 // sidecar is the metrics' part of one, with a push on demand.
