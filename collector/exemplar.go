@@ -23,7 +23,8 @@ type exemplar struct {
 // looks at a graph looks back.
 const exemplarLife = time.Hour
 
-// exemplars keep the latest exemplar of each explicit bucket.
+// exemplars keep the latest exemplar of each explicit bucket. One that lies further
+// after the next than it would be shown is of a clock that was set back.
 type exemplars struct {
 	slots []exemplar // nil until there is one
 }
@@ -32,7 +33,7 @@ func (x *exemplars) keep(b *buckets, e exemplar) {
 	if x.slots == nil {
 		x.slots = make([]exemplar, len(b.counts))
 	}
-	if s := &x.slots[b.index(max(e.ns, 0))]; e.atUnixNS > s.atUnixNS {
+	if s := &x.slots[b.index(max(e.ns, 0))]; e.atUnixNS > s.atUnixNS || s.atUnixNS-e.atUnixNS > int64(exemplarLife) {
 		*s = e
 	}
 }
