@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"sync/atomic"
 
@@ -47,12 +48,19 @@ func (r *receiver) Export(_ context.Context, req *coltracepb.ExportTraceServiceR
 
 // start serves, the first time at a free port, then at the same one.
 func (r *receiver) start(ctx context.Context) error {
-	if r.addr == "" {
-		r.addr = "127.0.0.1:0"
-	}
-	l, err := new(net.ListenConfig).Listen(ctx, "tcp", r.addr)
-	if err != nil {
-		return fmt.Errorf("start the OTLP receiver: %w", err)
+	var l net.Listener
+	var err error
+	for try, at := 0, r.addr; ; try++ {
+		if r.addr == "" {
+			// Nobody is given these who asks for any: it is free when it comes back.
+			at = fmt.Sprintf("127.0.0.1:%d", 20_000+rand.IntN(10_000))
+		}
+		if l, err = new(net.ListenConfig).Listen(ctx, "tcp", at); err == nil {
+			break
+		}
+		if r.addr != "" || try == 100 {
+			return fmt.Errorf("start the OTLP receiver: %w", err)
+		}
 	}
 	r.addr = l.Addr().String()
 	r.g = grpc.NewServer()
