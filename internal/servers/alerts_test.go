@@ -242,7 +242,7 @@ func faults() []fault {
 			steps(t, w)
 			return s.URL
 		}},
-		{"flight", []string{"LanetraceFlightRecordFailed", "LanetraceEngineDied"}, []string{"LanetraceEntriesLost"}, func(t *testing.T) string {
+		{"flight", []string{"LanetraceFlightRecordFailed", "LanetraceEngineDied"}, []string{"LanetraceEntriesLost", "LanetraceSpansDropped"}, func(t *testing.T) string {
 			dir, state := servers.RingDir(t), t.TempDir()
 			s := built.Sidecar(t, dir, nil, "--state-dir", state)
 			blocked(t, filepath.Join(state, "flight"))
@@ -250,7 +250,7 @@ func faults() []fault {
 			e.Kill()
 			return s.URL
 		}},
-		{"unseen", []string{"LanetraceEngineDied"}, []string{"LanetraceEntriesLost"}, func(t *testing.T) string {
+		{"unseen", []string{"LanetraceEngineDied"}, []string{"LanetraceEntriesLost", "LanetraceSpansDropped"}, func(t *testing.T) string {
 			dir, state := servers.RingDir(t), t.TempDir()
 			s := built.Sidecar(t, dir, nil, "--state-dir", state)
 			e := working(t, s, dir)

@@ -4,10 +4,12 @@ package servers_test
 
 import (
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -19,7 +21,8 @@ import (
 type ownFigures struct {
 	instance       string
 	requests, sent int64 // that a receiver took, and their bytes
-	before, now    processUse
+	before         processUse
+	least, most    processUse // around the time of the comparison
 	keptBytes      float64
 }
 
@@ -31,12 +34,11 @@ type processUse struct {
 }
 
 // usedBy reads what a process uses.
-func usedBy(t *testing.T, pid int) (u processUse) {
-	t.Helper()
+func usedBy(pid int) (u processUse, err error) {
 	proc := filepath.Join("/proc", strconv.Itoa(pid))
 	stat, err := os.ReadFile(filepath.Join(proc, "stat"))
 	if err != nil {
-		t.Fatal(err)
+		return u, err
 	}
 	// Behind the command's name, which may hold blanks, user and system time are the
 	// twelfth and thirteenth, in hundredths of a second.
@@ -44,13 +46,13 @@ func usedBy(t *testing.T, pid int) (u processUse) {
 	for _, f := range fields[11:13] {
 		ticks, err := strconv.ParseFloat(f, 64)
 		if err != nil {
-			t.Fatal(err)
+			return u, err
 		}
 		u.cpu += ticks / 100
 	}
 	status, err := os.ReadFile(filepath.Join(proc, "status"))
 	if err != nil {
-		t.Fatal(err)
+		return u, err
 	}
 	for line := range strings.Lines(string(status)) {
 		var kib float64
@@ -62,11 +64,41 @@ func usedBy(t *testing.T, pid int) (u processUse) {
 		}
 	}
 	open, err := os.ReadDir(filepath.Join(proc, "fd"))
+	u.descriptors = float64(len(open))
+	return u, err
+}
+
+// watch looks at what a process uses until its end is called, which returns the least
+// and the most of each.
+func watch(t *testing.T, pid int) (end func() (least, most processUse)) {
+	least, err := usedBy(pid)
 	if err != nil {
 		t.Fatal(err)
 	}
-	u.descriptors = float64(len(open))
-	return u
+	most := least
+	done, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		tick := time.NewTicker(20 * time.Millisecond)
+		defer tick.Stop()
+		for {
+			u, err := usedBy(pid)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			least = processUse{min(least.cpu, u.cpu), min(least.resident, u.resident), min(least.anonymous, u.anonymous), min(least.descriptors, u.descriptors)}
+			most = processUse{max(most.cpu, u.cpu), max(most.resident, u.resident), max(most.anonymous, u.anonymous), max(most.descriptors, u.descriptors)}
+			select {
+			case <-done:
+				return
+			case <-tick.C:
+			}
+		}
+	}()
+	end = sync.OnceValues(func() (processUse, processUse) { close(done); <-stopped; return least, most })
+	t.Cleanup(func() { end() })
+	return end
 }
 
 // bytesIn is how large the files of a directory are.
@@ -151,6 +183,10 @@ func healthily(runs map[string]*surveyed, at time.Time, own ownFigures) map[stri
 		"control_rejected": spanring.CtrControlRejected, "overlapping": spanring.CtrOverlapping,
 	}
 	here := func(v float64) map[string]float64 { return map[string]float64{own.instance: v} }
+	// between is what lay between two figures around that time.
+	between := func(query int, least, most float64) of {
+		return of{query, "instance", here(math.Sqrt(least * most)), math.Sqrt(most/least) * nearly}
+	}
 	var entries float64
 	for _, s := range runs {
 		entries += float64(s.entries)
@@ -164,9 +200,9 @@ func healthily(runs map[string]*surveyed, at time.Time, own ownFigures) map[stri
 		return map[string]float64{"kernels": float64(c[spanring.CtrArmedCostNS]) / of, "lanes": float64(c[spanring.CtrLaneCostNS]) / of}
 	})
 	return map[string][]of{
-		"health: Begun, less what became of it":     {{0, "engine", each(zero), exactly}},
-		"health: Published, less what became of it": {{0, "engine", each(zero), exactly}},
-		"health: Received, less what became of it":  {{0, "engine", each(zero), exactly}},
+		"health: Spans unaccounted for in engines":  {{0, "engine", each(zero), exactly}},
+		"health: Entries unaccounted for":           {{0, "engine", each(zero), exactly}},
+		"health: Spans unaccounted for in sidecars": {{0, "engine", each(zero), exactly}},
 		"health: Spans dropped":                     {{0, "engine", each(func(s *surveyed) float64 { return float64(s.counters[spanring.CtrDropped]) }), exactly}},
 		"health: Spans failed":                      {{0, "engine", each(failed), exactly}},
 		"health: Entries lost":                      {{0, "engine", each(zero), exactly}},
@@ -248,9 +284,9 @@ func healthily(runs map[string]*surveyed, at time.Time, own ownFigures) map[stri
 		"health: Sent":                                   {{0, "instance", here(float64(own.sent) / rateWindow), nearly}},
 		"health: Recordings kept":                        {{0, "instance", here(own.keptBytes), nearly}, {1, "instance", here(1 << 30), exactly}},
 		"health: Entries kept":                           {{0, "instance,reason", map[string]float64{own.instance + " written": entries / rateWindow, own.instance + " lost": 0}, shortly}},
-		"health: Processor time of sidecars":             {{0, "instance", here((own.now.cpu - own.before.cpu) / rateWindow), 2}},
-		"health: Memory of sidecars":                     {{0, "instance", here(own.now.resident), nearly}, {1, "instance", here(own.now.anonymous), nearly}},
-		"health: Descriptors and goroutines of sidecars": {{0, "instance", here(own.now.descriptors), nearly}},
+		"health: Processor time of sidecars":             {{0, "instance", here((own.most.cpu - own.before.cpu) / rateWindow), 2}},
+		"health: Memory of sidecars":                     {between(0, own.least.resident, own.most.resident), between(1, own.least.anonymous, own.most.anonymous)},
+		"health: Descriptors and goroutines of sidecars": {between(0, own.least.descriptors, own.most.descriptors)},
 		"health: Versions":                               {{0, "version", map[string]float64{lanetrace.Version: 1}, exactly}},
 	}
 }

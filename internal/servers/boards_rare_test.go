@@ -88,7 +88,10 @@ func TestBoardsShowWhatIsRare(t *testing.T) {
 	side := sidecar(t, dir, traces(took), "--every", fmt.Sprint(every), "--budget", "0", "--keep", keep, "--leak-window", "3s")
 	m := servers.StartPrometheus(t, servers.PrometheusOptions{Targets: []string{side.URL}, Rules: rules})
 	m.AwaitTargets(1)
-	before := usedBy(t, side.PID())
+	before, err := usedBy(side.PID())
+	if err != nil {
+		t.Fatal(err)
+	}
 
 	// At level lane no step is armed; and of an engine that has ended no request is open.
 	never := func(n uint64) scriptedStep {
@@ -119,14 +122,10 @@ func TestBoardsShowWhatIsRare(t *testing.T) {
 	a.Unlock()
 	defer leaking(waits)()
 
-	// Every series is scraped before most of what it counts happens.
-	for _, s := range engines {
-		s.endAt(began-60e9, 4)
-		s.write(4, scripts[s])
-	}
-	scraped := func(steps int) {
+	// Every series is scraped before most of what it counts happens, and those of which
+	// each one counts at 0: what is made of growth is then right however long this takes.
+	scraped := func(q string) {
 		t.Helper()
-		q := fmt.Sprintf("sum by (engine) (lanetrace_steps_total) >= %d", steps)
 		servers.Poll(t, q, func() error {
 			ss, err := m.Query(t.Context(), q, time.Time{})
 			if err == nil && len(ss) != len(engines) {
@@ -135,13 +134,27 @@ func TestBoardsShowWhatIsRare(t *testing.T) {
 			return err
 		})
 	}
-	scraped(4)
+	stepped := func(n int) {
+		t.Helper()
+		scraped(fmt.Sprintf("sum by (engine) (lanetrace_steps_total) >= %d", n))
+	}
+	scraped("lanetrace_spans_begun_total == 0")
+	for _, s := range engines {
+		s.endAt(began-60e9, 4)
+		s.write(4, scripts[s])
+	}
+	stepped(4)
 	for _, s := range engines {
 		s.endAt(spanring.MonoNS(), scriptedSteps-4)
 		s.write(lateStep-1, scripts[s])
 		st := s.beginStep(scriptedStep{})
 		s.write(knownAfter, scripts[s])
 		st.end()
+	}
+	// A slow step is asked about while it is fresh: what comes before it is read by then.
+	stepped(knownAfter)
+	for _, s := range engines {
+		s.endAt(spanring.MonoNS(), scriptedSteps-knownAfter)
 		s.write(scriptedSteps, scripts[s])
 		if s == alone {
 			continue
@@ -176,7 +189,7 @@ func TestBoardsShowWhatIsRare(t *testing.T) {
 		}
 	}
 	waits.fly(began - 5e9)
-	scraped(scriptedSteps)
+	stepped(scriptedSteps)
 	// This one goes in the middle of a step.
 	alone.beginStep(scriptedStep{})
 	if err := alone.w.Close(); err != nil {
@@ -193,10 +206,12 @@ func TestBoardsShowWhatIsRare(t *testing.T) {
 		t.Fatal(err)
 	}
 	waits.beginStep(scriptedStep{})
-	at := scrapedAfter(t, m, time.Now().Add(6*time.Second))
-	own := ownFigures{
-		instance: instance(t, side.URL), requests: requests.Load(), sent: sent.Load(), before: before, now: usedBy(t, side.PID()), keptBytes: bytesIn(t, keep),
-	}
+	over := time.Now().Add(6 * time.Second)
+	scrapedAfter(t, m, over.Add(-3*time.Second))
+	watched := watch(t, side.PID())
+	at := scrapedAfter(t, m, over)
+	own := ownFigures{instance: instance(t, side.URL), requests: requests.Load(), sent: sent.Load(), before: before, keptBytes: bytesIn(t, keep)}
+	own.least, own.most = watched()
 	if err := side.Stop(); err != nil {
 		t.Fatal(err)
 	}
@@ -262,13 +277,16 @@ func leaking(s *scripted) (stop func()) {
 		defer close(stopped)
 		tick := time.NewTicker(50 * time.Millisecond)
 		defer tick.Stop()
+		last := spanring.MonoNS()
 		for n := uint64(0); ; n++ {
-			s.allocate(n, "cache.go:77", 1<<20)
 			select {
 			case <-done:
 				return
 			case <-tick.C:
 			}
+			now := spanring.MonoNS() // a tick may come late, or not at all
+			s.allocate(n, "cache.go:77", uint64(now-last)*(20<<20)/1e9)
+			last = now
 		}
 	}()
 	return func() { close(done); <-stopped }
@@ -338,7 +356,7 @@ func rarely(runs map[string]*surveyed, at time.Time) map[string][]of {
 	launches := make(map[string][]float64)
 	for _, s := range runs {
 		for g, took := range s.graphs {
-			graphTime[g] += sum(took) * float64(s.steps[0]+s.steps[1]) / float64(s.steps[1]) / ruleWindow
+			graphTime[g] += sum(took) * float64(s.steps[0]+s.steps[1]) / float64(s.steps[1]) / rateWindow
 			launches[g] = append(launches[g], took...)
 		}
 	}

@@ -83,21 +83,14 @@ func TestPrometheusValues(t *testing.T) {
 		t.Fatal(err)
 	}
 	m.AwaitTargets(1)
-	at := time.Now()
-	servers.Poll(t, "a scrape after the first look", func() error {
-		ss, err := m.Query(t.Context(), "timestamp(up)", time.Time{})
-		if err == nil && (len(ss) != 1 || ss[0].Value*1e3 < float64(at.UnixMilli())) {
-			err = fmt.Errorf("the last is %v", ss)
-		}
-		return err
-	})
+	at := scrapedAfter(t, m, time.Now())
 	_, after, err := r.side.Scrape(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 
 	// What did not move between two looks at it had this value for Prometheus too.
-	ss, err := m.Query(t.Context(), `{job="lanetrace",__name__=~"lanetrace_.*"}`, time.Time{})
+	ss, err := m.Query(t.Context(), `{job="lanetrace",__name__=~"lanetrace_.*"}`, at)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -121,11 +114,12 @@ func TestPrometheusValues(t *testing.T) {
 
 	value := func(query string) float64 {
 		t.Helper()
-		v, err := m.Value(t.Context(), query)
-		if err != nil {
-			t.Error(err)
+		ss, err := m.Query(t.Context(), query, at)
+		if err != nil || len(ss) != 1 {
+			t.Errorf("%s: %d series, %v", query, len(ss), err)
+			return math.NaN()
 		}
-		return v
+		return ss[0].Value
 	}
 	same := func(query string, want float64) {
 		t.Helper()
@@ -177,21 +171,15 @@ func TestPrometheusNativeHistograms(t *testing.T) {
 	r := runEngine(t, nil, "--histograms", "exponential")
 	m := servers.StartPrometheus(t, servers.PrometheusOptions{Targets: []string{r.side.URL}, NativeHistograms: true})
 	m.AwaitTargets(1)
+	at := scrapedAfter(t, m, time.Now())
 	compared := 0
 	for _, l := range r.report.Engines[0].Lanes {
 		query := fmt.Sprintf("lanetrace_gpu_lane_duration_seconds{lane=%q}", l.Lane)
-		var h *servers.PromHistogram
-		servers.Poll(t, query, func() error {
-			ss, err := m.Query(t.Context(), query, time.Time{})
-			if err != nil {
-				return err
-			}
-			if len(ss) != 1 || ss[0].Histogram == nil {
-				return fmt.Errorf("%d series, of which the first is not native: %+v", len(ss), ss)
-			}
-			h = ss[0].Histogram
-			return nil
-		})
+		ss, err := m.Query(t.Context(), query, at)
+		if err != nil || len(ss) != 1 || ss[0].Histogram == nil {
+			t.Fatalf("%s: %d series, of which the first is not native: %+v, %v", query, len(ss), ss, err)
+		}
+		h := ss[0].Histogram
 		if h.Count != float64(l.Unarmed.Count) || !near(h.Sum, l.Unarmed.SumNS/1e9) {
 			t.Errorf("%s has count %v, sum %v; the recording %d, %v", query, h.Count, h.Sum, l.Unarmed.Count, l.Unarmed.SumNS/1e9)
 		}
@@ -206,11 +194,11 @@ func TestPrometheusNativeHistograms(t *testing.T) {
 			continue
 		}
 		compared++
-		q, err := m.Value(t.Context(), fmt.Sprintf("histogram_quantile(0.99, sum(%s))", query))
-		if err != nil {
-			t.Error(err)
+		ss, err = m.Query(t.Context(), fmt.Sprintf("histogram_quantile(0.99, sum(%s))", query), at)
+		if err != nil || len(ss) != 1 {
+			t.Fatalf("the quantile of %s: %d series, %v", query, len(ss), err)
 		}
-		if math.Abs(q*1e9-l.Unarmed.P99NS) > 0.15*l.Unarmed.P99NS {
+		if q := ss[0].Value; math.Abs(q*1e9-l.Unarmed.P99NS) > 0.15*l.Unarmed.P99NS {
 			t.Errorf("p99 of %s is %v ns, the recording says %v", query, q*1e9, l.Unarmed.P99NS)
 		}
 	}
