@@ -17,7 +17,7 @@ import (
 // A page whose server goes says so, and goes on with the next one at the same
 // address.
 func TestReconnects(t *testing.T) {
-	addr, stop := start(t, "demo")
+	addr, stop := startAt(t, free(t), "demo")
 	b := newTab(t, "http://"+addr+"/")
 	b.until("steps", `globalThis.lanetrace?.held().length > 0 && document.getElementById("link").className === "live"`)
 	run, server := js[string](b, `lanetrace.state().engines[0].run`), js[string](b, `lanetrace.state().server`)
@@ -49,7 +49,7 @@ func TestStandsStill(t *testing.T) {
 		return stop
 	}
 	stopEngine := serve()
-	addr, stop := start(t, "sidecar", "--dir", dir)
+	addr, stop := startAt(t, free(t), "sidecar", "--dir", dir)
 	b := newTab(t, "http://"+addr+"/")
 	b.until("steps", `globalThis.lanetrace?.held().length > 8 && lanetrace.state()?.engine`)
 	b.key("[") // selects a step
@@ -87,7 +87,7 @@ func TestNothingYet(t *testing.T) {
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	addr, stop := start(t, "sidecar", "--dir", dir)
+	addr, stop := startAt(t, free(t), "sidecar", "--dir", dir)
 	b := newTab(t, "http://"+addr+"/")
 	b.until("what is waited for", `!document.getElementById("nothing").hidden`)
 	if text := js[string](b, `document.getElementById("nothing").textContent`); !strings.HasPrefix(text, "No engine yet: rings are looked for in "+dir+".") {

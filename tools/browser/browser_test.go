@@ -85,6 +85,8 @@ func newTab(t *testing.T, url string, scripts ...string) *tab {
 		}))
 	}
 	b.do(chromedp.Navigate(url))
+	// The end of the blank page that a browser begins with may be taken for that of this one.
+	b.until("page at "+url, `globalThis.lanetrace !== undefined`)
 	return b
 }
 
@@ -102,10 +104,20 @@ func js[T any](b *tab, expression string) (v T) {
 	return v
 }
 
-// until waits until an expression is true.
+// until waits until an expression is true. One that cannot be evaluated, as while a page
+// follows another, is not.
 func (b *tab) until(what, expression string) {
 	b.t.Helper()
-	poll(b.t, what, func() bool { return js[bool](b, "!!("+expression+")") })
+	poll(b.t, what, func() (is bool) {
+		err := chromedp.Run(b.ctx, chromedp.Evaluate("!!("+expression+")", &is))
+		switch {
+		case b.ctx.Err() != nil:
+			b.t.Fatal(err)
+		case err != nil:
+			b.t.Logf("no %s yet: %v", what, err)
+		}
+		return err == nil && is
+	})
 }
 
 // key presses a key on the page.

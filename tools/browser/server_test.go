@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"math/rand/v2"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -52,6 +54,22 @@ func testMain(m *testing.M) int {
 func start(t *testing.T, args ...string) (addr string, stop func()) {
 	t.Helper()
 	return startAt(t, "127.0.0.1:0", args...)
+}
+
+// free is an address that is free, also after a server was there: one of those that
+// nobody is given who asks for any.
+func free(t *testing.T) string {
+	t.Helper()
+	for range 100 {
+		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", 20_000+rand.IntN(10_000)))
+		if err != nil {
+			continue
+		}
+		defer l.Close()
+		return l.Addr().String()
+	}
+	t.Fatal("no port is free")
+	return ""
 }
 
 var serving = regexp.MustCompile(`http://([0-9.:]+)/metrics\b`)
