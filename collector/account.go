@@ -68,6 +68,8 @@ type SidecarCounts struct {
 	Rejected    uint64
 	Dropped     [NumDropReasons]uint64
 	Pending     uint64
+	// EntriesAgain are entries, not units: see ReaderAccount.ReadAgain.
+	EntriesAgain uint64
 }
 
 // Receive counts n units in; they are pending.
@@ -75,6 +77,13 @@ func (l *Ledger) Receive(n int) {
 	l.mu.Lock()
 	l.l.Received += uint64(n)
 	l.l.Pending += uint64(n)
+	l.mu.Unlock()
+}
+
+// readAgain counts entries that an earlier collector had read and was done with.
+func (l *Ledger) readAgain(n int) {
+	l.mu.Lock()
+	l.l.EntriesAgain += uint64(n)
 	l.mu.Unlock()
 }
 
@@ -141,6 +150,9 @@ type ReaderAccount struct {
 	LostBy             map[string]uint64 `json:"lost_by_reason"`
 	MissedBeforeAttach uint64            `json:"missed_before_attach"`
 	Pending            uint64            `json:"pending"`
+	// ReadAgain is how many of those received an earlier collector had read and was done
+	// with: they reach neither steps nor taps again.
+	ReadAgain uint64 `json:"read_again"`
 }
 
 // SidecarAccount is the third line of the account.
@@ -164,7 +176,7 @@ func NewAccount(p *spanring.Counters, r spanring.Account, s SidecarCounts) Accou
 		Reader: ReaderAccount{
 			Published: r.Published, Received: r.Received, Lost: r.Lost,
 			LostBy:             map[string]uint64{lostOverwritten: r.Overwritten, lostHole: r.Holes, lostUnreadable: r.Unreadable},
-			MissedBeforeAttach: r.Missed, Pending: r.Pending,
+			MissedBeforeAttach: r.Missed, Pending: r.Pending, ReadAgain: s.EntriesAgain,
 		},
 		Sidecar: SidecarAccount{
 			Received: s.Received, Exported: s.Exported, NotSelected: make(map[string]uint64),

@@ -97,7 +97,7 @@ func TestAccountJSON(t *testing.T) {
 		`"begun":0`, `"landed":0`, `"in_flight":0`, `"failed":{"abandoned":0,`, `"misplaced":0`,
 		`"published":0`, `"missed_before_attach":0`, `"lost":0`, `"lost_by_reason":{"hole":0,"overwritten":0,"unreadable":0}`,
 		`"received":0`, `"exported":0`, `"not_selected":{"before_restart":0,"budget":0,"left_open":0,"no_exporter":0,"one_in_n":0,"request_not_sampled":0}`, `"rejected":0`,
-		`"queue_full":0`, `"pending":0`,
+		`"queue_full":0`, `"pending":0`, `"read_again":0`,
 	} {
 		if !strings.Contains(string(b), want) {
 			t.Errorf("no %s in %s", want, b)

@@ -97,6 +97,7 @@ func (a *assembler) unread(batch []spanring.Entry) []spanring.Entry {
 			spans++
 		}
 	}
+	a.engine.ledger.readAgain(len(batch) - len(out))
 	if spans > 0 {
 		a.engine.ledger.Receive(spans)
 		a.engine.ledger.NotSelect(NotAgain, spans)

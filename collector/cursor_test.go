@@ -110,8 +110,8 @@ func TestRestart(t *testing.T) {
 		t.Errorf("steps of the second life (-want +got):\n%s", diff)
 	}
 	a := second.account
-	// 3 entries of step 1 lie before; begin, lane of 3 and of 5 were handed on.
-	if a.Reader.MissedBeforeAttach != 3 || a.Sidecar.NotSelected["before_restart"] != 4 || a.Sidecar.NotSelected["left_open"] != 1 || a.Sidecar.Dropped["late"] != 0 {
+	// 3 entries of step 1 lie before; begin, lane and end of 3 and of 5 were handed on.
+	if a.Reader.MissedBeforeAttach != 3 || a.Reader.ReadAgain != 6 || a.Sidecar.NotSelected["before_restart"] != 4 || a.Sidecar.NotSelected["left_open"] != 1 || a.Sidecar.Dropped["late"] != 0 {
 		t.Errorf("account of the second life %+v", a)
 	}
 	if got := first.lanes + second.lanes; got != 8 {
@@ -391,6 +391,12 @@ func TestRestartWithRequests(t *testing.T) {
 	}
 }
 
+// countingTap counts entries.
+type countingTap uint64
+
+func (c *countingTap) Entries(_ *Engine, entries []spanring.Entry) { *c += countingTap(len(entries)) }
+func (c *countingTap) Ended(*Engine)                               {}
+
 // TestAnyRestarts: whatever steps an engine interleaves and whenever the sidecar is
 // restarted, all lives together export each step once and whole, and count each lane
 // once.
@@ -418,9 +424,9 @@ func TestAnyRestarts(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			x := &stepExporter{}
+			x, tapped := &stepExporter{}, countingTap(0)
 			p, err := NewProcessor(NewRingSource(r), ProcessorOptions{
-				Selector: SelectAll{}, Exporter: x, Resume: cursor, SaveCursor: func(c Cursor) { cursor = &c },
+				Selector: SelectAll{}, Exporter: x, Resume: cursor, SaveCursor: func(c Cursor) { cursor = &c }, Taps: []Tap{&tapped},
 			})
 			if err != nil {
 				t.Fatal(err)
@@ -431,6 +437,9 @@ func TestAnyRestarts(t *testing.T) {
 			a := p.Engine().Account()
 			if u := a.Unbalanced(); len(u) > 0 || a.Sidecar.Pending != 0 || a.Reader.Lost != 0 {
 				t.Fatalf("account %+v, unbalanced %v", a, u)
+			}
+			if uint64(tapped) != a.Reader.Received-a.Reader.ReadAgain {
+				t.Fatalf("a tap had %d entries, account %+v", tapped, a)
 			}
 			got = append(got, x.got...)
 			for _, l := range p.Engine().sum.lanes {

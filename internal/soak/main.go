@@ -453,17 +453,16 @@ func (s *soak) accountOf(run string) *collector.Account {
 }
 
 // kept compares how many entries the sidecar kept or lost with how many it received.
-// What a restarted sidecar reads again, of steps that were under way, it keeps no
-// second time: the spans among it are in the account, the other entries are not.
+// What a restarted sidecar reads again it keeps no second time.
 func (s *soak) kept(ctx context.Context, rs *results) {
-	var received, again uint64
+	var want, again uint64
 	unseen := 0 // runs whose end came and went between two looks: more was received of them
 	for _, a := range s.sidecar.known() {
 		if a.State == collector.EngineLive.String() {
 			unseen++
 		}
-		received += a.Reader.Received
-		again += a.Sidecar.NotSelected[collector.NotAgain.String()]
+		want += a.Reader.Received - a.Reader.ReadAgain
+		again += a.Reader.ReadAgain
 	}
 	var kept, lost uint64
 	err := until(ctx, "recordings are written", hung, func() bool {
@@ -474,12 +473,8 @@ func (s *soak) kept(ctx context.Context, rs *results) {
 		w, err1 := sum(string(text), "lanetrace_keep_entries_total", `reason="written"`)
 		l, err2 := sum(string(text), "lanetrace_keep_entries_total", `reason="lost"`)
 		kept, lost = uint64(w+l), uint64(l)
-		return errors.Join(err1, err2) == nil && (unseen > 0 && kept > received || kept <= received && received-kept <= maxAgain(again))
+		return errors.Join(err1, err2) == nil && (kept == want || unseen > 0 && kept > want)
 	})
 	rs.add(err == nil, "entries for recordings, written and lost", "as many as were received, less those read again",
-		"%d of %d, %d of them lost; %d spans were read again, %d runs not seen to their end", kept, received, lost, again, unseen)
+		"%d of %d, %d of them lost; %d more were read again, %d runs not seen to their end", kept, want, lost, again, unseen)
 }
-
-// maxAgain is how many entries may have been read again with so many spans: a step has
-// half as many others, and what belongs to no step lies between.
-func maxAgain(spans uint64) uint64 { return 2*spans + 100 }
