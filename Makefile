@@ -8,6 +8,11 @@ VERSION := $(shell sed -n 's/^const Version = "\(.*\)"/\1/p' doc.go)
 BUILD   := $(GO) build -trimpath
 # For what hangs: a package's tests take two minutes, and ten times that on a busy machine.
 WAIT    := -timeout 30m
+# Runs tests and lists at the end which were skipped, and why.
+TESTSUM := $(BIN)/gotestsum --format pkgname --format-icons text --format-hide-empty-pkg --raw-command -- $(GO) test -json
+
+# go-nvml binds all of NVML: what is deprecated in it would be a hundred lines of warnings.
+export CGO_CFLAGS ?= -g -O2 -Wno-deprecated-declarations
 
 .DEFAULT_GOAL := build
 
@@ -27,23 +32,26 @@ agent: ## the library that attaches to CUDA programs, into bin/; needs gcc
 	@mkdir -p $(BIN)
 	$(GO) run ./backend/agent/mkagent $(BIN)/liblanetrace.so
 
+.PHONY: gotestsum
+gotestsum: # pinned in tools/gotestsum
+	@mkdir -p $(BIN)
+	@cd tools/gotestsum && $(GO) build -o ../../$(BIN)/gotestsum gotest.tools/gotestsum
+
 .PHONY: test
-test: ## all tests that need no server and no GPU
+test: gotestsum ## all tests that need no server and no GPU
 	@# Everything is compiled first: tests that run beside a compiler wait too long for what they start.
 	CGO_ENABLED=0 $(BUILD) ./cmd/lanetrace ./examples/decode
 	$(GO) list -test -deps -export -f '' ./... >/dev/null
-	$(GO) test $(WAIT) ./...
-	@test "$$(id -u)" = 0 || echo "NOT TESTED without root: engines and sidecar in containers of their own, small file systems"
-	@echo "NOT TESTED ON A GPU: make gpu-test does, on a machine that has one"
+	$(TESTSUM) $(WAIT) ./...
 
 .PHONY: servers
 servers: ## Jaeger, Prometheus and an OpenTelemetry Collector into bin/, where they are not yet: see tools/servers
 	@GO="$(GO)" ./tools/servers get
 
 .PHONY: test-servers
-test-servers: servers ## the pipeline against real servers
-	GO="$(GO)" $(GO) test -count=1 -timeout 40m -tags servers ./internal/servers/...
-	cd tools/browser && $(GO) vet . && $(GO) test -count=1 -timeout 20m .
+test-servers: servers gotestsum ## the pipeline against real servers
+	GO="$(GO)" $(TESTSUM) -count=1 -timeout 40m -tags servers ./internal/servers/...
+	cd tools/browser && $(GO) vet . && "$(CURDIR)"/$(TESTSUM) -count=1 -timeout 20m .
 	@if command -v npm >/dev/null; then $(MAKE) test-panels; else echo "NOT TESTED: the boards in Grafana's own components (no npm)"; fi
 
 .PHONY: test-panels
@@ -75,8 +83,8 @@ lint: ## golangci-lint, pinned in tools/lint
 	./$(BIN)/golangci-lint run ./...
 
 .PHONY: race
-race:
-	$(GO) test -race $(WAIT) ./...
+race: gotestsum
+	$(TESTSUM) -race $(WAIT) ./...
 
 .PHONY: fuzz
 fuzz: ## FUZZ=2000x inputs, or FUZZ=1m, of each fuzz target

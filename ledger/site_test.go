@@ -108,11 +108,11 @@ func TestCallSite(t *testing.T) {
 // with and without -trimpath, and reads the sites that it prints.
 func TestCallSiteOfProgram(t *testing.T) {
 	if testing.Short() {
-		t.Skip("SKIPPED: builds a program")
+		t.Skip("builds a program")
 	}
 	goTool, err := exec.LookPath("go")
 	if err != nil {
-		t.Skip("SKIPPED: no go command")
+		t.Skip("no go command")
 	}
 	wd, err := os.Getwd()
 	if err != nil {

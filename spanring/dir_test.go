@@ -51,8 +51,7 @@ func TestDefaultDir(t *testing.T) {
 func asRoot(t *testing.T) {
 	t.Helper()
 	if os.Geteuid() != 0 {
-		t.Log("NOT TESTED: needs root to give files to other users")
-		t.Skip("SKIPPED: needs root")
+		t.Skip("takes root to give files to other users")
 	}
 }
 

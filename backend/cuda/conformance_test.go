@@ -57,7 +57,7 @@ func realDriver(t testing.TB) string {
 	if onGPU() {
 		return lib
 	}
-	t.Skipf("NOT TESTED ON A GPU: set %s=1 on a machine that has one and the NVIDIA driver", gpuEnv)
+	t.Skipf("not on a GPU: make gpu-test does, on a machine that has one (%s=1)", gpuEnv)
 	return ""
 }
 

@@ -23,7 +23,7 @@ func buildHostCUDA(t *testing.T) string {
 	t.Helper()
 	gcc, err := exec.LookPath("gcc")
 	if err != nil {
-		t.Skip("NOT RUN: the CUDA source was not compared with the sim's kernels, there is no gcc")
+		t.Skip("the CUDA source was not compared with the sim's kernels, there is no gcc")
 	}
 	bin := filepath.Join(t.TempDir(), "hostcuda")
 	out, err := exec.Command(gcc, "-O1", "-Wall", "-Wextra", "-Werror", "-Wno-unknown-pragmas", "-o", bin,

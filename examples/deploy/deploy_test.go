@@ -549,8 +549,7 @@ func TestSystemd(t *testing.T) {
 func tool(t *testing.T, name string, args ...string) string {
 	t.Helper()
 	if _, err := exec.LookPath(name); err != nil {
-		t.Logf("NOT TESTED: %s reads the units", name)
-		t.Skipf("SKIPPED: no %s here", name)
+		t.Skipf("the units as %s reads them: it is not there", name)
 	}
 	out, err := exec.Command(name, args...).CombinedOutput()
 	if err != nil {
@@ -596,8 +595,7 @@ func TestSystemdAnalyze(t *testing.T) {
 // engine then takes.
 func TestSystemdDirectory(t *testing.T) {
 	if os.Geteuid() != 0 {
-		t.Log("NOT TESTED: the ring directory as systemd makes it")
-		t.Skip("SKIPPED: needs root")
+		t.Skip("the ring directory as systemd makes it: takes root")
 	}
 	root := t.TempDir()
 	for _, d := range []string{"etc", "run", "usr/lib/sysusers.d", "usr/lib/tmpfiles.d"} {

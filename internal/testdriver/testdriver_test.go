@@ -61,7 +61,7 @@ func TestSelf(t *testing.T) {
 					t.Skip("-short: sanitizer builds take a while")
 				}
 				if !haveSanitizer(t, tc.flag) {
-					t.Skipf("NOT CHECKED: gcc cannot link with %s; install the sanitizer runtimes", tc.flag)
+					t.Skipf("gcc cannot link with %s; install the sanitizer runtimes", tc.flag)
 				}
 				flags = []string{tc.flag, "-fno-omit-frame-pointer", "-fno-sanitize-recover=undefined"}
 			}

@@ -99,7 +99,7 @@ func TestWriteFails(t *testing.T) {
 func TestToolOpensIt(t *testing.T) {
 	goTool, err := exec.LookPath("go")
 	if err != nil {
-		t.Skip("SKIPPED: no go command")
+		t.Skip("no go command")
 	}
 	file := filepath.Join(t.TempDir(), "memory.pb.gz")
 	f, err := os.Create(file)
