@@ -129,6 +129,15 @@ type Work struct {
 	PrefillTokens uint64 // of prompts
 }
 
+// add adds what a step did.
+func (w *Work) add(st *Step) {
+	w.Steps++
+	if st.HasAttrs {
+		w.DecodeTokens += uint64(st.Attrs.DecodeTokens)
+		w.PrefillTokens += uint64(st.Attrs.PrefillTokens)
+	}
+}
+
 // EnergyBreak is why the energy counter of a device was started afresh.
 type EnergyBreak uint8
 

@@ -99,12 +99,12 @@ func (e *Engine) Contexts() []spanring.ContextState {
 	return ask(e, func(k *known) *[]spanring.ContextState { return &k.contexts }, func() ([]spanring.ContextState, error) { return e.src.Contexts() })
 }
 
-// Work is what the engine's closed steps did, since the sidecar began to read it. It
-// only grows.
+// Work is what the engine's closed steps did that ended after the sidecar began to read
+// it: what its ring held by then is not in it. It only grows.
 func (e *Engine) Work() Work {
 	e.sum.mu.Lock()
 	defer e.sum.mu.Unlock()
-	return e.sum.work
+	return e.sum.since
 }
 
 // Busy are the pair slots in flight: after an engine's death, those it died with.

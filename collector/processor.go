@@ -122,6 +122,7 @@ func NewProcessor(src Source, o ProcessorOptions) (*Processor, error) {
 	e := &Engine{label: o.Label, runID: info.RunID, src: src}
 	e.known.info = info
 	e.sum.init(o.Label, o.Instruments.topKernels())
+	e.sum.beganNS = src.NowMonoNS()
 	e.mem.init(o.Label, o.Instruments.topSites(), o.Growth)
 	p := &Processor{engine: e, src: src, o: o, batch: make([]spanring.Entry, pollBatch), leftFrom: math.MaxUint64, watch: watch}
 	p.asm = newAssembler(e, &p.o)

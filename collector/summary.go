@@ -38,6 +38,8 @@ type summary struct {
 	rate           entryRate   // of the ring; has a lock of its own
 	overhead       recentOverhead
 	work           Work
+	beganNS        int64 // when reading began, by the source's clock
+	since          Work  // what of work was done after that
 }
 
 // laneSummary is what one lane added up to.
@@ -130,10 +132,9 @@ func (s *summary) step(st *Step) {
 	armed := b2i(st.Armed)
 	s.steps[armed]++
 	s.incomplete[st.Incomplete]++
-	s.work.Steps++
-	if st.HasAttrs {
-		s.work.DecodeTokens += uint64(st.Attrs.DecodeTokens)
-		s.work.PrefillTokens += uint64(st.Attrs.PrefillTokens)
+	s.work.add(st)
+	if _, end := st.Bounds(); end > s.beganNS {
+		s.since.add(st)
 	}
 	if !st.HasEnd {
 		// How long it took is not known.

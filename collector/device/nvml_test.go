@@ -4,6 +4,7 @@ package device
 
 import (
 	"bytes"
+	"context"
 	"encoding/binary"
 	"errors"
 	"log/slog"
@@ -207,6 +208,99 @@ func TestReading(t *testing.T) {
 	}
 }
 
+// Of two GPUs one is lost, comes back with its counter at zero, and hangs: the other is
+// read all the while.
+func TestOneOfTwoFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const lastUUID = "GPU-ffff0000-1234-5678-9abc-def012345678"
+		began := time.Now()
+		since := func(d time.Duration) bool { return time.Since(began) >= d }
+		joules := func() (uint64, nvml.Return) {
+			return 1e9 + uint64(time.Since(began)/time.Millisecond)*500, nvml.SUCCESS
+		}
+		first, second := healthy(), healthy()
+		second.GetUUIDFunc = func() (string, nvml.Return) { return lastUUID, nvml.SUCCESS }
+		first.GetTotalEnergyConsumptionFunc = joules
+		lost := func() bool { return since(2*time.Second) && !since(3*time.Second) }
+		second.GetTotalEnergyConsumptionFunc = func() (uint64, nvml.Return) {
+			mJ, ret := joules()
+			switch {
+			case lost():
+				return 0, nvml.ERROR_GPU_IS_LOST
+			case since(3 * time.Second):
+				mJ -= 1e9
+			}
+			return mJ, ret
+		}
+		second.GetMemoryInfo_v2Func = func() (nvml.Memory_v2, nvml.Return) {
+			if lost() {
+				return nvml.Memory_v2{}, nvml.ERROR_GPU_IS_LOST
+			}
+			return nvml.Memory_v2{Total: 150 << 30, Used: 90 << 30}, nvml.SUCCESS
+		}
+		hang := make(chan struct{})
+		second.GetUtilizationRatesFunc = func() (nvml.Utilization, nvml.Return) {
+			if since(5 * time.Second) {
+				<-hang
+			}
+			return nvml.Utilization{Gpu: 97, Memory: 55}, nvml.SUCCESS
+		}
+		rs := NewReadings(ReadingsOptions{NowMonoNS: func() int64 { return 1 + int64(time.Since(began)) }})
+		s, err := newSampler(Options{Found: rs.Found, Taps: []collector.DeviceTap{rs}, NowMonoNS: rs.o.NowMonoNS}, func(log *slog.Logger) ([]gpu, func(), error) {
+			return openLibrary(library(nil, first, second), log)
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			s.Run(ctx)
+		}()
+		lostReadings := failures{collector.QueryEnergy: 10, collector.QueryMemory: 10}
+		for _, c := range []struct {
+			at     time.Duration
+			joules float64 // of the first, as if it were alone
+			want   func(st *collector.DeviceStats)
+		}{
+			{1950 * time.Millisecond, 950, func(st *collector.DeviceStats) { st.Joules = some(950) }},
+			{2950 * time.Millisecond, 1450, func(st *collector.DeviceStats) {
+				st.Joules, st.Failed = some(950), lostReadings
+				st.EnergyMillijoules, st.MemoryUsedBytes, st.MemoryLimitBytes = collector.Opt[uint64]{}, collector.Opt[uint64]{}, collector.Opt[uint64]{}
+			}},
+			// One reading less: across the counter's start nothing is counted.
+			{4950 * time.Millisecond, 2450, func(st *collector.DeviceStats) {
+				st.Joules, st.Failed, st.Breaks = some(950+950), lostReadings, [2]uint64{collector.EnergyReset: 1}
+			}},
+			{11050 * time.Millisecond, 5500, func(st *collector.DeviceStats) {
+				st.Joules, st.Failed, st.Breaks = some(950+950), lostReadings, [2]uint64{collector.EnergyReset: 1}
+				st.DeviceReading, st.Readings = collector.DeviceReading{}, 50
+			}},
+		} {
+			time.Sleep(c.at - time.Since(began))
+			synctest.Wait()
+			sts := rs.Stats()
+			alone := sts[0]
+			if alone.ID != testUUID || alone.Joules != some(c.joules) || alone.Readings != uint64(c.at/DefaultInterval)+1 || alone.Failed != (failures{}) || !alone.BusyPercent.Known {
+				t.Errorf("%v: the one that works: %+v", c.at, alone)
+			}
+			want := alone
+			want.ID, want.DeviceHealth, want.Power, want.HeldDownNS = lastUUID, sts[1].DeviceHealth, sts[1].Power, sts[1].HeldDownNS
+			if want.EnergyMillijoules.Known && c.at > 3*time.Second {
+				want.EnergyMillijoules.Value -= 1e9
+			}
+			c.want(&want)
+			if d := cmp.Diff(want, sts[1]); d != "" {
+				t.Errorf("%v: -want +got:\n%s", c.at, d)
+			}
+		}
+		close(hang)
+		cancel()
+		<-done
+	})
+}
+
 func TestHealth(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := open(t, library(nil, healthy()))
@@ -229,6 +323,42 @@ func TestHealth(t *testing.T) {
 		}
 		if failed != (failures{}) {
 			t.Errorf("failed %v", failed)
+		}
+	})
+}
+
+// Across a counter of links that goes back, or is not told, there is no traffic: no 0,
+// and nothing negative.
+func TestNVLinkCounters(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const no = math.MaxUint64
+		var rx, tx uint64
+		d := healthy()
+		d.GetFieldValuesFunc = func(v []nvml.FieldValue) nvml.Return {
+			field(&v[0], rx)
+			field(&v[1], tx)
+			return nvml.SUCCESS
+		}
+		g := open(t, library(nil, d))
+		for i, c := range []struct {
+			rx, tx     uint64 // KiB
+			rate, sent opt
+		}{
+			{1000, 2000, opt{}, opt{}},
+			{1000, 2001, some(0), some(1024)},
+			{500, 2002, opt{}, some(1024)}, // reset
+			{501, 2002, some(1024), some(0)},
+			{502, no, opt{}, opt{}},
+			{503, 2003, opt{}, opt{}}, // nothing to compare with
+			{504, 2004, some(1024), some(1024)},
+		} {
+			rx, tx = c.rx, c.tx
+			var got collector.DeviceHealth
+			var failed failures
+			if g.readHealth(&got, &failed); got.NVLinkReceive != c.rate || got.NVLinkTransmit != c.sent || failed != (failures{}) {
+				t.Errorf("%d: %+v and %+v, failed %v", i, got.NVLinkReceive, got.NVLinkTransmit, failed)
+			}
+			time.Sleep(time.Second)
 		}
 	})
 }

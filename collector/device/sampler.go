@@ -35,7 +35,7 @@ type Options struct {
 	Interval time.Duration
 	// Found is told of each device before it is read. Default nobody.
 	Found func(*collector.Device)
-	// Taps get every reading. Default none.
+	// Taps get every reading, each device's on a goroutine of its own. Default none.
 	Taps []collector.DeviceTap
 	// NowMonoNS is when something is read, CLOCK_MONOTONIC. Default this machine's.
 	NowMonoNS func() int64
@@ -106,14 +106,12 @@ func (s *Sampler) Run(ctx context.Context) {
 		s.o.Found(&ds[i].device)
 	}
 
+	// One that hangs holds up no other.
 	var running sync.WaitGroup
-	running.Go(func() {
-		every(ctx, s.o.Interval, func() {
-			for i := range ds {
-				s.read(&ds[i])
-			}
-		})
-	})
+	for i := range ds {
+		running.Go(func() { every(ctx, s.o.Interval, func() { s.read(&ds[i]) }) })
+	}
+	// Traffic is counted for one after the other: together they would take a core each.
 	running.Go(func() {
 		every(ctx, max(s.o.Interval, slowInterval), func() {
 			for i := range ds {

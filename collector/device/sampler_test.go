@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"slices"
 	"strings"
 	"sync"
@@ -343,14 +344,17 @@ func TestNotAUUID(t *testing.T) {
 	}
 }
 
-// engine is one that closes a step of four tokens, and six of a prompt, at each call.
-func engine(t *testing.T, gpu string) (*collector.Engine, func()) {
+// unread is an engine that has worked some steps, its ring, and what reads the ring once.
+func unread(t *testing.T, gpu string, steps uint64) (*collector.Engine, *spanring.Writer, func()) {
 	t.Helper()
-	w, err := spanring.NewHeap(spanring.Options{Geometry: spanring.Geometry{LogEntries: 1024, Slots: 16, Allocs: 16}, Info: spanring.Info{Service: "e"}})
+	w, err := spanring.NewHeap(spanring.Options{Geometry: spanring.Geometry{LogEntries: 4096, Slots: 16, Allocs: 16}, Info: spanring.Info{Service: "e"}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	w.SetGPU(gpu, "")
+	for n := range steps {
+		work(w, 1+n)
+	}
 	r, err := spanring.NewHeapReader(w, spanring.ReaderOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -364,20 +368,35 @@ func engine(t *testing.T, gpu string) (*collector.Engine, func()) {
 			t.Error(err)
 		}
 	})
-	step := uint64(0)
-	return p.Engine(), func() {
+	return p.Engine(), w, func() {
 		t.Helper()
-		step++
-		now := spanring.MonoNS()
-		b := spanring.StepBegin{Step: step, MonoNS: now, Level: 2}
-		a := spanring.StepAttrs{Step: step, BatchSize: 4, DecodeTokens: 4, PrefillTokens: 6}
-		e := spanring.StepEnd{Step: step, MonoNS: now + 1000, BeginNS: now}
-		for _, ws := range []spanring.Words{b.Words(), a.Words(), e.Words()} {
-			w.Append(&ws)
-		}
 		if _, _, err := p.Poll(); err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+// work writes a step of four tokens, and six of a prompt.
+func work(w *spanring.Writer, step uint64) {
+	now := spanring.MonoNS() - 1000
+	b := spanring.StepBegin{Step: step, MonoNS: now, Level: 2}
+	a := spanring.StepAttrs{Step: step, BatchSize: 4, DecodeTokens: 4, PrefillTokens: 6}
+	e := spanring.StepEnd{Step: step, MonoNS: now + 1000, BeginNS: now}
+	for _, ws := range []spanring.Words{b.Words(), a.Words(), e.Words()} {
+		w.Append(&ws)
+	}
+}
+
+// engine is one that works a step at each call.
+func engine(t *testing.T, gpu string) (*collector.Engine, func()) {
+	t.Helper()
+	e, w, poll := unread(t, gpu, 0)
+	step := uint64(0)
+	return e, func() {
+		t.Helper()
+		step++
+		work(w, step)
+		poll()
 	}
 }
 
@@ -415,15 +434,45 @@ func TestWork(t *testing.T) {
 	update([]*collector.Engine{b}, collector.Work{Steps: 4, DecodeTokens: 16, PrefillTokens: 24})
 }
 
-// From an engine's steps and a device's counter to joules by token.
+// What a ring held when it was found was done before: it does not count, however
+// readings and polls of the ring fall.
+func TestWorkBefore(t *testing.T) {
+	const held = 1000 // steps, of many polls
+	e, w, poll := unread(t, testUUID, held)
+	device, _ := ParseUUID(testUUID)
+	var ws works
+	update := func(want uint64) {
+		t.Helper()
+		ws.update([]*collector.Engine{e})
+		if got := ws.on(device); got != (collector.Work{Steps: want, DecodeTokens: 4 * want, PrefillTokens: 6 * want}) {
+			t.Fatalf("%+v, want %d steps", got, want)
+		}
+	}
+	for range 100 {
+		update(0)
+		poll()
+	}
+	for n := range uint64(5) {
+		work(w, held+1+n)
+		poll()
+		update(1 + n)
+	}
+}
+
+// From engines' steps and a device's counter to joules by token: of one engine, of a
+// second one beside it, of the first one's next run, and of nobody.
 func TestEnergyByToken(t *testing.T) {
-	e, step := engine(t, testUUID)
+	a, stepA := engine(t, testUUID)
+	b, stepB := engine(t, testUUID)
+	again, stepAgain := engine(t, testUUID)
+	stepA() // before the first reading
 	g := &scripted{r: func(n int64, r *collector.DeviceReading, _ *failures) {
 		r.EnergyMillijoules = collector.Some(uint64(1e9 + 50_000*n))
 	}}
+	var engines []*collector.Engine
 	now := int64(0)
 	clock := func() int64 { return now }
-	rs := NewReadings(ReadingsOptions{Engines: func() []*collector.Engine { return []*collector.Engine{e} }, NowMonoNS: clock})
+	rs := NewReadings(ReadingsOptions{Engines: func() []*collector.Engine { return engines }, NowMonoNS: clock})
 	s, err := newSampler(Options{NowMonoNS: clock, Taps: []collector.DeviceTap{rs}}, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -431,13 +480,32 @@ func TestEnergyByToken(t *testing.T) {
 	u, _ := ParseUUID(testUUID)
 	key, _ := u.bytes()
 	d := &sampled{g, collector.Device{UUID: key}}
-	for range 12 {
-		now += int64(DefaultInterval)
-		s.read(d)
-		step()
-	}
-	// Eleven steps of four tokens and 550 J.
-	if got := rs.Stats()[0].DeviceEnergy; got.PerGenerated != some(12.5) || got.PerToken != some(5) || got.LivePerGenerated != some(12.5) {
-		t.Errorf("%+v", got)
+	for i, c := range []struct {
+		engines    []*collector.Engine
+		steps      []func()
+		generated  float64 // joules by token since the start
+		live, both float64 // of the last ten readings
+	}{
+		{[]*collector.Engine{a}, []func(){stepA}, 12.5, 12.5, 5},                                 // 11 steps of four tokens, 550 J
+		{[]*collector.Engine{a, b}, []func(){stepA, stepB}, 1150. / (34 * 4), 6.25, 2.5},         // and 12 and 11
+		{[]*collector.Engine{b, again}, []func(){stepB, stepAgain}, 1750. / (57 * 4), 6.25, 2.5}, // and 12 and 11: what one did last that is gone was not seen
+		{nil, nil, 2350. / (57 * 4), 0, 0},
+	} {
+		engines = c.engines
+		for range 12 {
+			now += int64(DefaultInterval)
+			s.read(d)
+			for _, step := range c.steps {
+				step()
+			}
+		}
+		got := rs.Stats()[0].DeviceEnergy
+		live, both := some(c.live), some(c.both)
+		if c.live == 0 {
+			live, both = opt{}, opt{}
+		}
+		if math.Abs(got.PerGenerated.Value-c.generated) > 1e-9 || got.LivePerGenerated != live || got.LivePerToken != both {
+			t.Errorf("%d: %+v, want %v, %v, %v", i, got, c.generated, live, both)
+		}
 	}
 }

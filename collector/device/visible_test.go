@@ -1,6 +1,7 @@
 package device
 
 import (
+	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -15,8 +16,11 @@ func TestNothingParsesVisibleDevices(t *testing.T) {
 	const name = "CUDA_VISIBLE_" + "DEVICES"
 	seen := 0
 	err := filepath.WalkDir("../..", func(path string, d fs.DirEntry, err error) error {
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil // another test's
+		}
 		if err != nil || d.IsDir() {
-			if err == nil && (d.Name() == "bin" || strings.HasPrefix(d.Name(), ".") && d.Name() != "..") {
+			if err == nil && (d.Name() == "bin" || d.Name() == "node_modules" || strings.HasPrefix(d.Name(), ".") && d.Name() != "..") {
 				return filepath.SkipDir
 			}
 			return err
@@ -24,8 +28,11 @@ func TestNothingParsesVisibleDevices(t *testing.T) {
 		if !slices.Contains([]string{".go", ".c", ".h", ".py", ".sh", ".yaml"}, filepath.Ext(path)) {
 			return nil
 		}
-		seen++
 		b, err := os.ReadFile(path)
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		seen++
 		if err == nil && strings.Contains(string(b), name) {
 			t.Errorf("%s names %s", path, name)
 		}
