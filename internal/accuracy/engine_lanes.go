@@ -5,6 +5,7 @@ import (
 
 	"github.com/lanetrace/lanetrace"
 	"github.com/lanetrace/lanetrace/backend"
+	words "github.com/lanetrace/lanetrace/internal/report"
 )
 
 // graphs measures launches of whole graphs.
@@ -41,7 +42,7 @@ func (e *engine) graphs() error {
 				return err
 			}
 		}
-		r := row{Part: "graphs", Shape: plural(nodes, "kernel"), TargetNS: 5_000 * int64(nodes), Clock: "warm", Mode: "queued"}
+		r := row{Part: "graphs", Shape: words.Plural(uint64(nodes), "kernel"), TargetNS: 5_000 * int64(nodes), Clock: "warm", Mode: "queued"}
 		for range e.count(4) {
 			j := e.job(r)
 			if err := j.plug(2_000_000); err != nil {
@@ -78,13 +79,6 @@ func (e *engine) graphs() error {
 	return nil
 }
 
-func plural(n int, what string) string {
-	if n == 1 {
-		return "1 " + what
-	}
-	return fmt.Sprintf("%d %ss", n, what)
-}
-
 // inLane is one thing that a lane is put around.
 type inLane struct {
 	name     string
@@ -109,7 +103,7 @@ func (e *engine) lanes() error {
 		return err
 	}
 	spins := func(n int, ns int64) inLane {
-		return inLane{plural(n, "kernel"), int64(n) * ns, func(j *job, lane int) error {
+		return inLane{words.Plural(uint64(n), "kernel"), int64(n) * ns, func(j *job, lane int) error {
 			for range n {
 				j.b.Ops = append(j.b.Ops, op{Kind: opKernel, Name: spinName, Lane: lane})
 				if err := j.spin(grid{1, 1}, cyclesFor(ns)); err != nil {

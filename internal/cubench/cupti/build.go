@@ -43,7 +43,9 @@ func Build(ctx context.Context, dir, root, source string) (library string, err e
 			args = append(args, "-I", filepath.Dir(h))
 		}
 		args = append(args, libraries[0], "-Wl,-rpath,"+filepath.Dir(libraries[0]), "-lpthread")
-		if said, err := exec.CommandContext(ctx, gcc, args...).CombinedOutput(); err != nil {
+		cmd := exec.CommandContext(ctx, gcc, args...)
+		cmd.Env = append(os.Environ(), "LC_ALL=C") // what it says is looked through
+		if said, err := cmd.CombinedOutput(); err != nil {
 			return "", fmt.Errorf("gcc, for the CUDA toolkit in %s: %w: %s", r, err, complaint(string(said)))
 		}
 		return library, dl.Probe(library)

@@ -1,10 +1,12 @@
 package cupti
 
 import (
+	"debug/elf"
 	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -46,13 +48,19 @@ func TestBuild(t *testing.T) {
 				t.Fatalf("gcc: %v\n%s", err, out)
 			}
 			got, err := Build(t.Context(), t.TempDir(), root, source)
-			if errors.Is(err, dl.ErrNoCgo) {
-				t.Skip(err)
+			noCgo := errors.Is(err, dl.ErrNoCgo) // compiled, and not tried
+			if err != nil && !noCgo {
+				t.Fatal(err)
 			}
+			built, err := elf.Open(got)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if n, err := dl.Call(got, "f"); err != nil || n != 42 {
+			defer built.Close()
+			if needs, err := built.ImportedLibraries(); err != nil || !slices.Contains(needs, lib) {
+				t.Errorf("it needs %q, %v", needs, err)
+			}
+			if n, err := dl.Call(got, "f"); (err != nil || n != 42) && (!noCgo || !errors.Is(err, dl.ErrNoCgo)) {
 				t.Errorf("%d, %v", n, err)
 			}
 		})
