@@ -79,7 +79,7 @@ type cli struct {
 	Demo    demoCmd    `cmd:"" help:"Play the recording that this binary carries through a live ring, and serve its metrics: everything but a GPU."`
 	Sidecar sidecarCmd `cmd:"" help:"Read the rings of the engines on this machine, serve their metrics and send their traces."`
 	Record  recordCmd  `cmd:"" help:"Record what live engines write, into a file."`
-	Replay  replayCmd  `cmd:"" help:"Play a recording: as text, OTLP/JSON, trace events for Perfetto or metrics, or to an OTLP endpoint."`
+	Replay  replayCmd  `cmd:"" help:"Play a recording: as text, OTLP/JSON, trace events for Perfetto or metrics, or as traces to an OTLP endpoint."`
 	Run     runCmd     `cmd:"" help:"Run a CUDA program that was not changed, with the agent in it, and be its sidecar."`
 	Report  reportCmd  `cmd:"" help:"Report on a recording, a ring file or the live engines: steps, lanes, kernels, losses, one step drawn."`
 	Top     topCmd     `cmd:"" help:"Watch live engines: steps a second, lanes, kernels, memory, drops."`

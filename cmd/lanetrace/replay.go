@@ -33,7 +33,8 @@ type replayCmd struct {
 	Select  bool        `help:"Write only the steps that a live engine's would be chosen from, not every step."`
 	Metrics string      `help:"Write to this file, - for standard output, what /metrics would have said where playing ends, readings of GPUs included. Steps are written only if --format, --out or --otlp-endpoint says so, too." placeholder:"FILE"`
 	Engine  engineMatch `help:"Play only this engine: a service name, an executable or the beginning of a run id." placeholder:"E"`
-	otlpFlags
+
+	OTLPEndpoint endpoint `name:"otlp-endpoint" help:"Send the steps as traces to this OTLP receiver, such as http://127.0.0.1:4317 (default: the OTEL_EXPORTER_OTLP_* variables, as for a sidecar). Metrics are sent nowhere: --metrics writes them." placeholder:"URL"`
 	replaySelectFlags
 
 	stuckAfter time.Duration // default queueStuck
