@@ -62,9 +62,10 @@ async function serve(page) {
   return server;
 }
 
+const patience = 180000; // ms, for what takes a second or two where nobody else wants the processors
 const server = await serve(await bundle());
 const browser = await puppeteer.launch({
-  executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium", headless: true, timeout: 180000,
+  executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium", headless: true, timeout: patience, protocolTimeout: patience,
   args: ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync"],
 });
 const out = {};
@@ -73,6 +74,7 @@ try {
     const board = file.slice(0, -".json".length);
     if (o.only && !o.only.split(",").includes(board)) continue;
     const page = await browser.newPage();
+    page.setDefaultTimeout(patience);
     const problems = [];
     page.on("pageerror", (e) => problems.push(String(e)));
     page.on("console", async (m) => {
@@ -84,7 +86,7 @@ try {
     const { panels } = JSON.parse(await readFile(join(o.boards, file), "utf8"));
     await page.setViewport({ width: 1600, deviceScaleFactor: o.out ? 0.75 : 1, height: Math.max(...panels.map((p) => p.gridPos.y + p.gridPos.h)) * 38 });
     await page.goto(`http://127.0.0.1:${server.address().port}/?` + new URLSearchParams({ board, end: o.end, seconds: o.seconds, step: o.step, rate: o.rate }));
-    await page.waitForFunction("globalThis.drawn || globalThis.failed", { timeout: 180000 });
+    await page.waitForFunction("globalThis.drawn || globalThis.failed");
     const failed = await page.evaluate("globalThis.failed ?? ''");
     if (failed) throw new Error(`${board}: ${failed}`);
     out[board] = { problems, panels: await page.evaluate("globalThis.drawn") };

@@ -109,10 +109,7 @@ async function main() {
       </div>
     </ThemeContext.Provider>,
   );
-  const frame = () => new Promise((r) => requestAnimationFrame(r));
-  for (let i = 0; i < 30; i++) await frame(); // charts size themselves first
-
-  globalThis.drawn = board.panels.filter((p) => p.type !== "row").map((p) => {
+  const look = () => board.panels.filter((p) => p.type !== "row").map((p) => {
     const at = document.querySelector(`.panel[data-id="${p.id}"]`);
     const canvases = [...at.querySelectorAll("canvas")].filter((c) => c.width > 0 && c.height > 0);
     return {
@@ -124,6 +121,18 @@ async function main() {
       unit: p.fieldConfig.defaults.unit ?? "", unitKnown: units.has(p.fieldConfig.defaults.unit) && (!p.options.yAxis?.unit || units.has(p.options.yAxis.unit)),
     };
   });
+
+  // Charts size themselves first, and a busy machine is late with it: what stays is told.
+  const frame = () => new Promise((r) => requestAnimationFrame(r));
+  for (let before = null; ; ) {
+    for (let i = 0; i < 30; i++) await frame();
+    const drawn = look();
+    if (JSON.stringify(drawn) === before) {
+      globalThis.drawn = drawn;
+      return;
+    }
+    before = JSON.stringify(drawn);
+  }
 }
 
 // colorsIn is how many colours a canvas has, up to 50: one that nothing is drawn on has
