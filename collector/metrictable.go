@@ -346,7 +346,7 @@ var (
 	mDevicePCIe = define(gDevice, TypeGauge, "device.pcie.throughput", "By/s", "hw.id network.io.direction",
 		"PCIe traffic of the device, over the 20 ms for which the driver counts it; read every five seconds.")
 	mDeviceNVLink = define(gDevice, TypeGauge, "device.nvlink.throughput", "By/s", "hw.id network.io.direction",
-		"NVLink data of the device over all links, since the reading a second before.")
+		"NVLink data of the device over all links, since the reading before; read every five seconds.")
 
 	mQueueSize = define(gExport, TypeGauge, "export.queue.size", "By", "",
 		"Encoded spans that wait to be sent.")
