@@ -211,6 +211,21 @@ func TestStreamHasTheSteps(t *testing.T) {
 	}
 }
 
+// Regions that differ are told of, those that differ most first, and no others.
+func TestDiffLines(t *testing.T) {
+	region := func(name string, differing, step uint64) collector.LaunchRegion {
+		return collector.LaunchRegion{Region: name, Executions: 10, Differing: differing, Last: spanring.LaunchDiff{Step: step}}
+	}
+	got := diffLines([]collector.LaunchRegion{region("a", 1, 5), region("b", 0, 0), region("c", 3, 6), region("d\n", 2, 0), region("e", 1, 7), region("f", 1, 8)})
+	want := []diffLine{{"c", 10, 3, 6}, {"d", 10, 2, 0}, {"a", 10, 1, 5}, {"e", 10, 1, 7}}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Errorf("(-want +got):\n%s", d)
+	}
+	if got := diffLines(nil); got != nil {
+		t.Errorf("of no region: %v", got)
+	}
+}
+
 // hung is an engine with a lane in flight that was enqueued as its time began.
 type hung struct{ *synth.Engine }
 

@@ -1,6 +1,7 @@
 package web
 
 import (
+	"cmp"
 	"slices"
 	"strconv"
 
@@ -83,6 +84,7 @@ type engineState struct {
 	Lanes    []laneLine    `json:"lanes"`
 	Kernels  []kernelLine  `json:"kernels"`
 	History  []secondLine  `json:"history"` // since the last state
+	Diffs    []diffLine    `json:"diffs,omitempty"`
 	Memory   memoryState   `json:"memory"`
 }
 
@@ -136,6 +138,9 @@ type secondLine struct {
 // maxRows is how many kernels and call sites a table has.
 const maxRows = 40
 
+// maxDiffs is how many regions that differ are told of, those that differ most.
+const maxDiffs = 4
+
 func laneLines(ls []top.Lane) []laneLine {
 	out := make([]laneLine, len(ls))
 	for i, l := range ls {
@@ -168,7 +173,7 @@ func (s *stream) engineState(e *collector.Engine) *engineState {
 		Account: a, Unbalanced: a.Unbalanced(), Busy: len(e.Busy()),
 		GPUTime: gpuTimeLine{g.LaneNS, g.WithinNS, g.BetweenNS, g.UntimedNS},
 		Seconds: ts.Seconds, Steps: ts.Steps, Lanes: laneLines(ts.Lanes),
-		Memory: s.memoryState(e),
+		Memory: s.memoryState(e), Diffs: diffLines(e.LaunchRegions()),
 	}
 	if f, ok := e.OldestInFlight(); ok && e.State() == collector.EngineLive {
 		o.Oldest = &oldestLine{f.Slot.Step, max(0, int64(f.Age))}
@@ -195,6 +200,24 @@ func (s *stream) engineState(e *collector.Engine) *engineState {
 		o.History = append(o.History, secondLine{sec.Second*1e9 - s.baseNS, sec.Steps, laneLines(sec.Lanes)})
 	}
 	return o
+}
+
+// diffLine is a region of which executions differed.
+type diffLine struct {
+	Region     string `json:"region"`
+	Executions uint64 `json:"executions"`
+	Differing  uint64 `json:"differing"`
+	Step       uint64 `json:"step"` // in which the last of them ended, 0 for none
+}
+
+func diffLines(rs []collector.LaunchRegion) (out []diffLine) {
+	for _, r := range rs {
+		if r.Differing > 0 {
+			out = append(out, diffLine{clean(r.Region), r.Executions, r.Differing, r.Last.Step})
+		}
+	}
+	slices.SortStableFunc(out, func(a, b diffLine) int { return cmp.Compare(b.Differing, a.Differing) })
+	return out[:min(len(out), maxDiffs)]
 }
 
 // memoryState is a run's memory now, and its past since the last state.

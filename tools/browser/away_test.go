@@ -62,7 +62,7 @@ func TestStandsStill(t *testing.T) {
 	b.until("word that the server is away", `document.getElementById("link").className === "away"`)
 	startAt(t, addr, "sidecar", "--dir", dir)
 	b.until("the next server", `document.getElementById("link").className === "live" && lanetrace.state().server !== "`+server+`" && lanetrace.state().engine`)
-	b.until("newer steps", `/ \d+ newer: F follows$/.test(document.getElementById("shown").textContent)`)
+	b.until("newer steps", `/ [\d,]+ newer: F follows$/.test(document.getElementById("shown").textContent)`)
 	if now := seen(); now != still {
 		t.Errorf("after a restart of the server %s, before %s", now, still)
 	}
@@ -89,8 +89,8 @@ func TestNothingYet(t *testing.T) {
 	}
 	addr, stop := startAt(t, free(t), "sidecar", "--dir", dir)
 	b := newTab(t, "http://"+addr+"/")
-	b.until("what is waited for", `!document.getElementById("nothing").hidden`)
-	if text := js[string](b, `document.getElementById("nothing").textContent`); !strings.HasPrefix(text, "No engine yet: rings are looked for in "+dir+".") {
+	b.until("what is waited for", `document.querySelector("#notes .note")`)
+	if text := js[string](b, `document.getElementById("notes").textContent`); !strings.HasPrefix(text, "No engine yet: rings are looked for in "+dir+".") {
 		t.Errorf("said %q", text)
 	}
 	for _, id := range []string{"lanes", "kernels", "sites"} {
@@ -109,7 +109,7 @@ func TestNothingYet(t *testing.T) {
 	b.until("steps", `lanetrace.held().length > 0`)
 	stop()
 	startAt(t, addr, "sidecar", "--dir", dir)
-	b.until("nothing", `document.getElementById("link").className === "live" && lanetrace.held().length === 0 && !document.getElementById("nothing").hidden`)
+	b.until("nothing", `document.getElementById("link").className === "live" && lanetrace.held().length === 0 && document.querySelector("#notes .note")`)
 	if text := js[string](b, `document.getElementById("about").textContent`); text != "" || !js[bool](b, `document.getElementById("get-chrome").disabled`) {
 		t.Errorf("of nothing it says %q", text)
 	}

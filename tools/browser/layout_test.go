@@ -1,6 +1,7 @@
 package browser
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -72,11 +73,34 @@ func TestHealthOfLosses(t *testing.T) {
 			red: [...document.querySelectorAll("#health rect")].filter((r) => r.getAttribute("fill") === bad && Number(r.getAttribute("width")) >= 6).length + "", facts: text("#facts .bad"), costs: text("#facts dd") };
 	})`)
 	for k, want := range map[string]string{
-		"of": "17 lost", "bad": "failed 2 (capture 2); dropped 5; lost 10 (overwritten 10)", "sums": "adds up; adds up; 7 on the way", "red": "3", "facts": "died", "costs": "died; lane; of one step in 4; kernels 0.3 %, lanes 1.3 %; 3; 75.0 %; 25.0 %; 0.0 %",
+		"of": "17 lost", "bad": "failed 2 (capture 2); dropped 5; lost 10 (overwritten 10)", "sums": "adds up; adds up; 7 on the way", "red": "3", "facts": "died", "costs": "died; lane; 1 step in 4; 1.3 %; 0.3 %; 3; 75.0 %; 25.0 %; 0.0 %",
 	} {
 		if got[k] != want {
 			t.Errorf("%s: %q, want %q", k, got[k], want)
 		}
+	}
+	b.clean()
+}
+
+// What is wrong stands at the page's top, marked as such, and what is merely so does not
+// look like it.
+func TestNotes(t *testing.T) {
+	addr, _ := start(t, "demo")
+	b := newTab(t, "http://"+addr+"/")
+	got := later[[][]string](b, `import("/live/tables.js").then((m) => [
+		{ state: "live", level: "kernel", memory: { violations: 0 } },
+		{ state: "live", level: "basic", memory: { violations: 0 } },
+		{ state: "died", level: "lane", busy: 2, memory: { violations: 3 } },
+		{ state: "live", level: "lane", oldest: { step: 1234, age: 77.8e9 }, memory: { violations: 0 }, diffs: [{ region: "decode", executions: 4500, differing: 1, step: 2250 }] },
+	].map((engine) => m.notes({ engines: [{}], engine }, [{}], "").map(([text, wrong]) => (wrong ? "wrong: " : "") + text.split(".")[0])))`)
+	want := [][]string{
+		{},
+		{"This engine's level is basic: steps are timed on the host only"},
+		{"wrong: This engine died without a clean end", "wrong: Something wrote past the end of an allocation: guard bands violated: 3"},
+		{"wrong: A span of step 1,234 has been in flight for 77", "wrong: Region decode: 1 of 4,500 executions enqueued other operations than the one before, last in step 2,250"},
+	}
+	if fmt.Sprintf("%q", got) != fmt.Sprintf("%q", want) {
+		t.Errorf("notes\n%q\nwant\n%q", got, want)
 	}
 	b.clean()
 }

@@ -213,7 +213,7 @@ func TestZoom(t *testing.T) {
 	b.mouse(input.MouseMoved, spot.X, spot.Y, nil)
 	b.until("tip", `!document.getElementById("tip").hidden`)
 	tip := js[string](b, `document.getElementById("tip").textContent`)
-	for _, text := range []string{spot.Name, "corrected " + grouped(spot.Cor) + " ns", "raw " + grouped(spot.Raw) + " ns", "queue delay " + grouped(spot.Lead) + " ns", fmt.Sprint("step ", spot.N)} {
+	for _, text := range []string{spot.Name, "corrected " + grouped(spot.Cor) + " ns", "raw " + grouped(spot.Raw) + " ns", "queue delay " + grouped(spot.Lead) + " ns", "step " + grouped(spot.N)} {
 		if !strings.Contains(tip, text) {
 			t.Errorf("the tip does not say %q:\n%s", text, tip)
 		}

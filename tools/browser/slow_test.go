@@ -48,13 +48,13 @@ func TestSlowSteps(t *testing.T) {
 		t.Errorf("in view are %v, want %d", in, last)
 	}
 	shown := js[string](b, `document.getElementById("shown").textContent`)
-	if m := regexp.MustCompile(fmt.Sprintf(`of %d steps · %d slow`, len(held), len(want))); !m.MatchString(shown) {
+	if m := regexp.MustCompile(fmt.Sprintf(`of %s steps · %s slow`, grouped(int64(len(held))), grouped(int64(len(want))))); !m.MatchString(shown) {
 		t.Errorf("it says %q", shown)
 	}
 	// From one to the next, a slow one each.
 	b.key("[")
 	details := func() string { return js[string](b, `document.getElementById("details").textContent`) }
-	if d := details(); !regexp.MustCompile(`^step \d+ on the (host|GPU) .*\bslow\b`).MatchString(d) {
+	if d := details(); !regexp.MustCompile(`^step [\d,]+ on the (host|GPU) .*\bslow\b`).MatchString(d) {
 		t.Errorf("details: %q", d)
 	}
 	b.key("s")

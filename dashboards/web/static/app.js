@@ -4,8 +4,8 @@ import { byID, el } from "./dom.js";
 import { theme } from "./colors.js";
 import { Held, decode } from "./model.js";
 import { Overview, Timeline, describe } from "./timeline.js";
-import { duration } from "./format.js";
-import { showHealth, showKernels, showLanes, showMemory, stuck } from "./tables.js";
+import { count } from "./format.js";
+import { notes, showHealth, showKernels, showLanes, showMemory } from "./tables.js";
 
 const followed = 8; // steps in view while the newest are followed
 
@@ -24,12 +24,13 @@ let skipped = 0;
 let frozen = 0; // steps that came while the view did not follow
 let again = 0; // timer of a connection that has to be made by hand
 
+const legend = byID("legend");
 const charts = new Charts();
 const overview = new Overview(byID("overview"), (s) => {
   setFollow(false);
   timeline.showSteps([s]);
 });
-const timeline = new Timeline(byID("timeline"), byID("tip"), {
+const timeline = new Timeline(byID("timeline"), {
   onView: () => {
     setFollow(false);
     drawn();
@@ -98,7 +99,7 @@ function now(s) {
   state = s;
   byID("version").textContent = "lanetrace " + s.version;
   pick(s.engines);
-  nothing(s);
+  say(notes(s, held.steps, engine));
   for (const id of ["get-chrome", "get-recording"]) byID(id).hidden = !s.downloads;
   if (!s.engine && run !== none) begin(none);
   const e = s.engine ?? null;
@@ -123,19 +124,12 @@ function pick(engines) {
   if (changed || document.activeElement !== select) select.value = engine || run.label;
 }
 
-// nothing says plainly why there is nothing to see.
-function nothing(s) {
-  let text = "";
-  if (s.engines.length === 0) text = `No engine yet: ${s.waiting || "nothing is read so far"}. An engine appears here as soon as it opens lanetrace.`;
-  else if (!s.engine) text = `Engine ${engine} is not there. Choose another one.`;
-  else if (stuck(s.engine)) text = `A span of step ${s.engine.oldest.step} has been in flight for ${duration(s.engine.oldest.age)}. Unless it is meant to take that long, the GPU hangs, or waits for something that does not come.`;
-  else if (s.engine.level === "off" && s.engine.state === "live") text = "This engine's level is off: nothing is measured. “lanetrace level set lane” raises it.";
-  else if (held.steps.length === 0) text = "No step has ended yet.";
-  else if (s.engine.level === "basic" && s.engine.state === "live") text = "This engine's level is basic: steps are timed on the host only. “lanetrace level set lane” adds lanes.";
-  else if (s.engine.state === "ended") text = "This engine has ended. What is shown is the last of it.";
-  else if (s.engine.state === "died") text = `This engine died without a clean end. What is shown is the last of it${s.engine.busy ? `; spans in flight: ${s.engine.busy}` : ""}.`;
-  byID("nothing").textContent = text;
-  byID("nothing").hidden = text === "";
+// say puts what is to be known first at the page's top.
+function say(list) {
+  const box = byID("notes"), text = JSON.stringify(list);
+  if (box.dataset.list === text) return;
+  box.dataset.list = text;
+  box.replaceChildren(...list.map(([line, wrong]) => el("p", { class: wrong ? "note wrong" : "note" }, line)));
 }
 
 // --- the timeline
@@ -156,12 +150,13 @@ function drawn() {
   const steps = chosen();
   overview.draw(steps, timeline.a, timeline.z);
   const n = steps.filter((s) => s.z >= timeline.a && s.a <= timeline.z).length;
-  const parts = [`${n} of ${held.steps.length} steps`];
-  if (only) parts.push(steps.length === 0 ? `no ${only} step is held` : `${steps.length} ${only}`);
+  const parts = [`${count(n)} of ${count(held.steps.length)} steps`];
+  if (only) parts.push(steps.length === 0 ? `no ${only} step is held` : `${count(steps.length)} ${only}`);
   if (heldRun.run !== run.run) parts.push(`of run ${heldRun.run.slice(0, 8)}, an earlier one: F follows`);
-  else if (frozen > 0) parts.push(`${frozen} newer: F follows`);
-  else if (skipped > 0) parts.push(`${skipped} skipped: more than a page can take`);
+  else if (frozen > 0) parts.push(`${count(frozen)} newer: F follows`);
+  else if (skipped > 0) parts.push(`${count(skipped)} skipped: more than a page can take`);
   byID("shown").textContent = parts.join(" · ");
+  legend.hidden = held.steps.length === 0;
   for (const id of ["get-chrome", "get-recording"]) byID(id).disabled = n === 0;
 }
 
@@ -184,10 +179,7 @@ function setOnly(what) {
 
 function details(it) {
   const box = byID("details");
-  if (!it) {
-    box.replaceChildren();
-    return;
-  }
+  if (!it) return box.replaceChildren(legend);
   setFollow(false);
   const [first, ...rest] = describe(it, timeline.baseUnix);
   box.replaceChildren(el("b", {}, first), " · " + rest.join(" · "));

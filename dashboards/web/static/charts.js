@@ -1,7 +1,7 @@
 // The charts over time. The last minutes come with the stream's begin; what comes
 // later is kept while the page is open.
-import { byID } from "./dom.js";
-import { bytes, duration } from "./format.js";
+import { byID, tip } from "./dom.js";
+import { bytes, duration, tick } from "./format.js";
 import { colorOf, cssColor } from "./colors.js";
 
 const maxPoints = 600;
@@ -12,8 +12,11 @@ function alone(plot, series) {
   return v.flatMap((y, i) => (y != null && v[i - 1] == null && v[i + 1] == null ? [i] : []));
 }
 
-// Where sizes are marked.
+// Where sizes and seconds are marked.
 const powersOfTwo = Array.from({ length: 48 }, (_, i) => 2 ** i);
+const seconds = [1, 2, 5, 10, 20, 30, 60, 120, 300];
+
+const ago = (s) => (s === 0 ? "now" : s % 60 === 0 ? `${s / 60} min` : `${s} s`).replace("-", "−");
 
 export class Charts {
   constructor() {
@@ -77,8 +80,8 @@ export class Charts {
       times.push({ label: n + " p50", stroke: colorOf(n, "lane"), width: 2, data: of(n, (l) => l.p50) }, { label: n + " p99", stroke: colorOf(n, "lane"), width: 1, dash: [4, 3], data: of(n, (l) => l.p99) });
       shares.push({ label: n, stroke: colorOf(n, "lane"), width: 2, data: of(n, (l) => (100 * l.sum) / 1e9) });
     }
-    this.plot("lanes-time", "p50, and p99 dashed", x, times, (v) => duration(v), 0);
-    this.plot("lanes-share", "share of time", x, shares, (v) => v + " %", 0);
+    this.plot("lanes-time", "p50; dashed: p99", x, times, duration);
+    this.plot("lanes-share", "share of time", x, shares, (v) => v.toFixed(1) + " %");
   }
 
   memory() {
@@ -91,12 +94,13 @@ export class Charts {
     const sum = new Array(this.past.length).fill(0);
     for (const i of last) {
       at.forEach((m, j) => (sum[j] += m.get(i) ?? 0));
-      series.unshift({ label: this.names[i] ?? "", stroke: colorOf(this.names[i] ?? "", "site"), fill: colorOf(this.names[i] ?? "", "site"), width: 1, data: [...sum] });
+      const name = this.names[i] ?? "", color = colorOf(name, "site");
+      series.unshift({ label: name, stroke: color, fill: color, width: 1, data: [...sum], own: at.map((m) => m.get(i) ?? 0) });
     }
     series.unshift({ label: "live", stroke: cssColor("ink"), fill: cssColor("line"), width: 1, data: this.past.map((p) => p.live) });
     series.unshift({ label: "with slack", stroke: cssColor("quiet"), width: 1, dash: [4, 3], data: this.past.map((p) => p.live + p.chunk + p.rounding) });
     series.push({ label: "peak", stroke: cssColor("bad"), width: 1, dash: [2, 4], data: this.past.map((p) => p.peak) });
-    this.plot("memory-time", "live by call site", x, series, (v) => bytes(v), 0, powersOfTwo);
+    this.plot("memory-time", "live by call site", x, series, bytes, powersOfTwo);
   }
 
   drop(...ids) {
@@ -106,23 +110,39 @@ export class Charts {
     }
   }
 
-  // plot draws series over seconds from now. A chart is made anew when its series
-  // are others.
-  plot(id, title, x, series, text, from, incrs) {
+  // plot draws series over seconds from now; the mouse on it has the values of a
+  // moment said. A chart is made anew when its series are others.
+  plot(id, title, x, series, text, incrs) {
     const key = JSON.stringify(series.map((s) => [s.label, s.stroke]));
     const data = [x, ...series.map((s) => s.data)];
     const p = this.plots[id];
-    if (p?.key === key) return p.plot.setData(data);
+    if (p?.key === key) {
+      p.series = series;
+      return p.plot.setData(data);
+    }
     this.drop(id);
     const box = byID(id);
     if (box.clientWidth === 0) return;
     const axis = { stroke: cssColor("quiet"), grid: { stroke: cssColor("line"), width: 1 }, ticks: { stroke: cssColor("line"), width: 1 }, font: "11px system-ui, sans-serif" };
+    const said = (u) => {
+      const i = u.cursor.idx, at = u.over.getBoundingClientRect();
+      const inside = i != null && u.cursor.left >= 0;
+      if (!inside && this.said === id) tip(null); // not what others say
+      this.said = inside ? id : this.said === id ? null : this.said;
+      if (!inside) return;
+      const values = this.plots[id].series.map((s) => [s.label, (s.own ?? s.data)[i]]).filter(([, v]) => v != null);
+      tip([ago(Math.round(u.data[0][i])), ...values.map(([name, v]) => `${name}: ${text(v)}`)], at.left + u.cursor.left, at.top + u.cursor.top);
+    };
     const plot = new uPlot({
-      width: box.clientWidth, height: 140, legend: { show: false }, cursor: { show: false },
-      scales: { x: { time: false }, y: { range: (u, min, max) => [from, max > from ? max * 1.08 : from + 1] } },
-      axes: [{ ...axis, size: 26, values: (u, vs) => vs.map((v) => (v === 0 ? "now" : v + " s")) }, { ...axis, incrs, size: 64, values: (u, vs) => vs.map(text), label: title, labelSize: 16, labelFont: "11px system-ui, sans-serif" }],
+      width: box.clientWidth, height: 140, legend: { show: false }, cursor: { y: false, points: { show: false }, drag: { x: false, y: false } },
+      hooks: { setCursor: [said] },
+      scales: { x: { time: false, range: (u, min) => [Math.min(min ?? 0, -10), 0] }, y: { range: (u, min, max) => [0, max > 0 ? max * 1.08 : 1] } },
+      axes: [
+        { ...axis, size: 26, incrs: seconds, values: (u, vs) => vs.map(ago) },
+        { ...axis, incrs, size: 64, space: 22, values: (u, vs) => vs.map((v) => tick(text(v))), label: title, labelSize: 16, labelFont: "11px system-ui, sans-serif" },
+      ],
       series: [{}, ...series.map(({ label, stroke, fill, width, dash }) => ({ label, stroke, fill, width, dash, points: { size: 4, fill: stroke, filter: alone } }))],
     }, data, box);
-    this.plots[id] = { key, plot };
+    this.plots[id] = { key, plot, series };
   }
 }

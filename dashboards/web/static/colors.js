@@ -1,7 +1,10 @@
 // Colours: names keep theirs as long as the page is open.
 
-const light = ["#3b7dd8", "#d9822b", "#3f9b57", "#b4519f", "#c24b4b", "#5d6bc4", "#8b7a24", "#2a9d9d"];
-const dark = ["#69a9f5", "#f0a65a", "#77c98b", "#d98bc9", "#ef8585", "#98a4f0", "#cdb957", "#66cccc"];
+// Told apart by eyes that lack one kind of cones, too; a test holds this.
+export const palettes = {
+  light: ["#3253ef", "#d67c0a", "#1ea36a", "#d7319f", "#701d9b", "#7c3229", "#3296ed", "#85570b"],
+  dark: ["#6c7bf5", "#f3d32c", "#40b165", "#cb6fa3", "#96aaf5", "#e8630a", "#a4dcf5", "#bae072"],
+};
 // Lanes, kernels and call sites have orders of their own, so that the few lanes
 // never share a colour because there are many kernels.
 const orders = { lane: new Map(), kernel: new Map(), site: new Map() };
@@ -16,8 +19,14 @@ export function colorOf(name, of) {
     i = order.size;
     order.set(name, i);
   }
-  const p = theme() === "dark" ? dark : light;
+  const p = palettes[theme()];
   return p[(i + (of === "kernel" ? 3 : 0)) % p.length];
+}
+
+// inkOn is black or white, whichever is legible on a colour of the palettes.
+export function inkOn(color) {
+  const [r, g, b] = [1, 3, 5].map((i) => (parseInt(color.slice(i, i + 2), 16) / 255) ** 2.2);
+  return 0.2126 * r + 0.7152 * g + 0.0722 * b > 0.18 ? "#000" : "#fff";
 }
 
 // cssColor is a colour of the style sheet.

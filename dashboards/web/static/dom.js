@@ -24,7 +24,18 @@ export function rows(table, list) {
   }))));
 }
 
-// facts replaces a list of terms: [term, text, class].
+// facts replaces a list of terms: [term, text, class, what it is].
 export function facts(dl, list) {
-  dl.replaceChildren(...list.map(([term, text, cls]) => el("div", {}, el("dt", {}, term), el("dd", { class: cls }, text))));
+  dl.replaceChildren(...list.map(([term, text, cls, title]) => el("div", { title }, el("dt", {}, term), el("dd", { class: cls }, text))));
+}
+
+// tip shows lines beside a place of the window, or goes.
+export function tip(lines, x, y) {
+  const t = byID("tip");
+  t.hidden = !lines;
+  if (!lines) return;
+  t.textContent = lines.join("\n");
+  const r = t.getBoundingClientRect();
+  t.style.left = Math.max(4, Math.min(x + 14, innerWidth - r.width - 8)) + "px";
+  t.style.top = (y + 18 + r.height > innerHeight ? Math.max(4, y - r.height - 12) : y + 18) + "px";
 }

@@ -40,12 +40,17 @@ export function bytes(n) {
   return (unit === "B" ? count(v) : digits(v)) + " " + unit;
 }
 
+// tick is a marked value of an axis: no more digits than it has.
+export function tick(text) {
+  return text.replace(/(\.\d*?)0+ /, "$1 ").replace(". ", " ").replace(/^0 .*/, "0");
+}
+
 // share is a part of a whole.
 export function share(part, whole) {
   return whole > 0 ? ((100 * part) / whole).toFixed(1) + " %" : "-";
 }
 
-// clock is the time of day of a time of the run.
+// clock is the time of day of a time of the run, with microseconds.
 export function clock(baseUnixNS, ns) {
   const unixUS = Number((BigInt(baseUnixNS) + BigInt(Math.round(ns))) / 1000n);
   const d = new Date(unixUS / 1000);

@@ -1,7 +1,8 @@
 // The timeline: a canvas drawn by hand. Only what is in view is looked at, and
 // what is narrower than a pixel is drawn once a pixel.
-import { clock, duration, exact } from "./format.js";
-import { colorOf, cssColor } from "./colors.js";
+import { clock, count, duration, exact, tick } from "./format.js";
+import { colorOf, cssColor, inkOn } from "./colors.js";
+import { tip } from "./dom.js";
 import { calibrations, gaps, kinds, layout } from "./model.js";
 
 const left = 104; // of the rows' names
@@ -10,9 +11,8 @@ const between = 3;
 const minSpan = 20, maxSpan = 3.6e12; // ns from edge to edge
 
 export class Timeline {
-  constructor(canvas, tip, { onView, onSelect }) {
+  constructor(canvas, { onView, onSelect }) {
     this.canvas = canvas;
-    this.tip = tip;
     this.onView = onView;
     this.onSelect = onSelect;
     this.steps = [];
@@ -163,12 +163,7 @@ export class Timeline {
       this.hovered = it;
       this.redraw();
     }
-    this.tip.hidden = !it;
-    if (!it) return;
-    this.tip.textContent = describe(it, this.baseUnix).join("\n");
-    const r = this.tip.getBoundingClientRect();
-    this.tip.style.left = Math.max(4, Math.min(e.clientX + 14, innerWidth - r.width - 8)) + "px";
-    this.tip.style.top = (e.clientY + 18 + r.height > innerHeight ? Math.max(4, e.clientY - r.height - 12) : e.clientY + 18) + "px";
+    tip(it && describe(it, this.baseUnix), e?.clientX, e?.clientY);
   }
 
   redraw() {
@@ -199,7 +194,14 @@ export class Timeline {
     g.rect(left, 0, this.width, h);
     g.clip();
     let spans = 0;
-    for (const row of this.rows) spans += this.row(g, row, k);
+    for (const row of this.rows) {
+      const n = this.row(g, row, k);
+      spans += n;
+      if (n > 0 || row.kind !== "kernel" || !row.label) continue;
+      g.fillStyle = k.quiet;
+      g.textAlign = "left";
+      g.fillText("none in view: the kernels of armed steps are timed", left + 4, row.y + row.height / 2 + 0.5);
+    }
     this.marks(g, k);
     g.restore();
     g.textAlign = "right";
@@ -220,6 +222,9 @@ export class Timeline {
     const size = [1, 2, 5, 10].map((m) => m * p).find((v) => v >= raw) ?? 10 * p;
     // Counted from the first step in view: that is what one wants to know.
     const zero = this.steps.find((s) => s.a >= this.a && s.a <= this.z)?.a ?? this.inView()[0]?.a ?? this.a;
+    g.fillStyle = k.quiet;
+    g.textAlign = "right";
+    g.fillText(clock(this.baseUnix, zero), left - 8, 8);
     g.textAlign = "left";
     for (let i = Math.ceil((this.a - zero) / size); zero + i * size <= this.z; i++) {
       const x = Math.round(left + ((zero + i * size - this.a) / (this.z - this.a)) * this.width) + 0.5;
@@ -229,7 +234,7 @@ export class Timeline {
       g.lineTo(x, h);
       g.stroke();
       g.fillStyle = k.quiet;
-      if (x + 60 < w) g.fillText(i === 0 ? "0" : duration(i * size), x + 3, 8);
+      if (x + 60 < w && x >= left) g.fillText((i > 0 ? "+" : "") + tick(duration(i * size)).replace("-", "−"), x + 3, 8);
     }
   }
 
@@ -251,13 +256,15 @@ export class Timeline {
       if (row.kind === "host" || row.kind === "extent") {
         const s = it.step;
         g.fillStyle = s.slow ? k.bad : s.faulty ? k.warn : s.armed ? k.accent : k.quiet;
-        g.globalAlpha = row.kind === "host" ? 0.75 : 0.4;
+        g.globalAlpha = row.kind === "host" ? 1 : 0.4;
         g.fillRect(x0, row.y, width, row.height);
         g.globalAlpha = 1;
-        if (lw > 40) this.text(g, `${row.kind === "host" ? "host" : "step"} ${s.n}`, lx, lw, row, row.kind === "host" ? k.card : k.ink);
+        const is = s.slow ? ", slow" : s.faulty ? ", faulty" : s.armed ? ", armed" : "";
+        this.text(g, [`step ${count(s.n)}${is}`, `step ${count(s.n)}`, count(s.n)], lx, lw, row, row.kind === "host" ? k.card : k.ink);
         continue;
       }
-      g.fillStyle = colorOf(it.name.title, it.kind === 0 ? "lane" : "kernel");
+      const color = colorOf(it.name.title, it.kind === 0 ? "lane" : "kernel");
+      g.fillStyle = color;
       g.fillRect(x0, row.y, width, row.height);
       if (it.correction > 0 && width > 3) { // what the pair measured beyond the kernel
         g.globalAlpha = 0.3;
@@ -265,20 +272,23 @@ export class Timeline {
         g.globalAlpha = 1;
       }
       if (it.gap === 2 && width > 1.5) {
-        g.fillStyle = k.bad;
+        g.fillStyle = inkOn(color);
         g.fillRect(x0, row.y + row.height - 3, width, 3);
       }
-      if (lw > 30) this.text(g, it.name.title, lx, lw, row, k.card);
+      if (lw > 24) this.text(g, [it.name.title], lx, lw, row, inkOn(color));
     }
     return drawn;
   }
 
-  text(g, s, x, w, row, color) {
-    const room = Math.floor((w - 8) / 6.2);
-    if (room < 2) return;
+  // text writes the first of several that has room, or as much of the only one as has.
+  text(g, texts, x, w, row, color) {
+    const room = Math.floor((w - 6) / 6); // a letter takes about six pixels
+    let s = texts.find((t) => t.length <= room || (t.length < room * 2 && g.measureText(t).width <= w - 6));
+    if (!s && texts.length === 1 && room > 3) s = texts[0].slice(0, room - 1) + "…";
+    if (!s) return;
     g.fillStyle = color;
     g.textAlign = "left";
-    g.fillText(s.length > room ? s.slice(0, room - 1) + "…" : s, x + 4, row.y + row.height / 2 + 0.5, w - 6);
+    g.fillText(s, x + 3, row.y + row.height / 2 + 0.5, w - 4);
   }
 
   gap(g, row, x0, x1, ns, k) {
@@ -334,11 +344,11 @@ export class Timeline {
 export function describe(it, baseUnix) {
   const s = it.step;
   const when = (t) => clock(baseUnix, t);
-  if (it.host) return [`step ${s.n} on the host`, `${exact(s.host)}, from ${when(it.t0)}`, ...stepLines(s)];
-  if (it.extent) return [`step ${s.n} on the GPU`, `${exact(it.t1 - it.t0)}, from ${when(it.t0)}`, ...stepLines(s)];
+  if (it.host) return [`step ${count(s.n)} on the host`, `${exact(s.host)}, from ${when(it.t0)}`, ...stepLines(s)];
+  if (it.extent) return [`step ${count(s.n)} on the GPU`, `${exact(it.t1 - it.t0)}, from ${when(it.t0)}`, ...stepLines(s)];
   const lines = [it.name.title];
   if (it.name.full !== it.name.title) lines.push(it.name.full.length > 300 ? it.name.full.slice(0, 300) + "…" : it.name.full);
-  lines.push(`${kinds[it.kind]} of step ${s.n}${it.lane && it.kind !== 0 ? ", lane " + it.lane.title : ""}`);
+  lines.push(`${kinds[it.kind]} of step ${count(s.n)}${it.lane && it.kind !== 0 ? ", lane " + it.lane.title : ""}`);
   if (it.correction > 0) lines.push(`corrected ${exact(it.raw - it.correction)} ± ${duration(it.length)}`, `raw ${exact(it.raw)}, constant ${exact(it.correction)} (${calibrations[it.calibration]})`);
   else lines.push(`${exact(it.raw)} ± ${duration(it.length)}, raw`);
   lines.push(`starts ${when(it.t0)} ± ${duration(it.place)}, ${duration(it.t0 - s.a)} into its step`);
@@ -360,7 +370,8 @@ function stepLines(s) {
   return lines;
 }
 
-// Overview is a bar for each step, as long as it took; a click shows the step.
+// Overview is a bar for each step, the higher the longer it took; a click shows the
+// step. Heights go with the square root, so that one long step does not flatten all.
 export class Overview {
   constructor(canvas, onStep) {
     this.canvas = canvas;
@@ -385,6 +396,7 @@ export class Overview {
     let longest = 1;
     for (const s of this.shown) longest = Math.max(longest, s.z - s.a);
     const bw = w / this.bars;
+    // What is slow stands out by its height; what is faulty, by a mark above, as well.
     const k = { slow: cssColor("bad"), faulty: cssColor("warn"), armed: cssColor("accent"), quiet: cssColor("quiet"), line: cssColor("line") };
     this.shown.forEach((s, i) => {
       const inView = s.z >= a && s.a <= z;
@@ -394,8 +406,9 @@ export class Overview {
       }
       g.fillStyle = s.slow ? k.slow : s.faulty ? k.faulty : s.armed ? k.armed : k.quiet;
       g.globalAlpha = inView ? 1 : 0.6;
-      const bh = Math.max(2, ((s.z - s.a) / longest) * (h - 4));
-      g.fillRect(i * bw, h - bh, Math.max(1, bw - (bw > 3 ? 1 : 0)), bh);
+      const bh = Math.max(2, Math.sqrt((s.z - s.a) / longest) * (h - 6)), width = Math.max(1, bw - (bw > 3 ? 1 : 0));
+      g.fillRect(i * bw, h - bh, width, bh);
+      if (s.faulty) g.fillRect(i * bw, 0, Math.max(2, width), 4);
       g.globalAlpha = 1;
     });
   }
