@@ -64,8 +64,8 @@ type GPU struct {
 	graphs     map[backend.Graph]*graph
 	lastGraph  backend.Graph
 	lastSerial uint64
-	leaving    []backend.Event // behind the work of destroyed streams
-	orphans    [][]byte        // host memory of captures that are not ours
+	leaving    []leaving // destroyed streams
+	orphans    [][]byte  // host memory of captures that are not ours
 
 	stage stager
 }
@@ -354,8 +354,8 @@ func (g *GPU) drain(ctx context.Context) bool {
 			return false
 		}
 	}
-	for _, e := range g.leaving {
-		if !poll(ctx, func() bool { return g.ctx.stagedDone(e, false) != ErrNotReady }) {
+	for _, l := range g.leaving {
+		if l.end != 0 && !poll(ctx, func() bool { return g.ctx.stagedDone(l.end, false) != ErrNotReady }) {
 			return false
 		}
 	}
@@ -405,8 +405,11 @@ func (g *GPU) freeAll() (errs []error) {
 	for e := range g.events {
 		check(g.ctx.eventDestroy(e), "destroy event %#x", e)
 	}
-	for _, e := range g.leaving {
-		check(g.ctx.eventDestroy(e), "destroy an event of a stream's")
+	for _, l := range g.leaving {
+		if l.end != 0 {
+			check(g.ctx.eventDestroy(l.end), "destroy an event of a stream's")
+		}
+		g.letGo(l.kept)
 	}
 	for s := range *g.streams.Load() {
 		if s != 0 && s != g.host {

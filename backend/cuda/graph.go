@@ -191,6 +191,7 @@ func (g *GPU) DestroyGraph(id backend.Graph) error {
 			return ErrInvalidHandle
 		}
 		for _, s := range used {
+			g.awaitLeaving(s)
 			if g.hasStream(s) {
 				_ = g.ctx.streamSync(s)
 			}

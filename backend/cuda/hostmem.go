@@ -10,9 +10,9 @@ import (
 )
 
 // Host memory that a copy still needs stays where it is until its stream was
-// waited for: page-locked memory is C's, Go memory is pinned. A pinner that is
-// forgotten would end the process, so each is behind a handle, which is never
-// forgotten, until it is let go.
+// waited for or, of a destroyed stream, its work is done: page-locked memory is
+// C's, Go memory is pinned. A pinner that is forgotten would end the process, so
+// each is behind a handle, which is never forgotten, until it is let go.
 
 // keep pins b for the work on s. What is not Go memory needs none.
 func (g *GPU) keep(b []byte, s backend.Stream) {

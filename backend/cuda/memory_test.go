@@ -383,3 +383,66 @@ func TestScanTimes(t *testing.T) {
 		})
 	}
 }
+
+// TestDestroyedStreamKeepsItsMemory: what the work of a destroyed stream needs stays
+// until that work is done, whatever stream has its handle meanwhile.
+func TestDestroyedStreamKeepsItsMemory(t *testing.T) {
+	lib, ctl := controlled(t)
+	f := newFixture(t, Config{Library: lib})
+	// A stream that waits for another one, which lets it go on when it is gone.
+	waiting := func() (s, holder backend.Stream) {
+		t.Helper()
+		s, err := f.g.CreateStream()
+		f.ok(err)
+		holder, err = f.g.CreateStream()
+		f.ok(err)
+		stall(t, ctl, holder, true)
+		f.ok(f.g.MemsetAsync(f.p, 1, 1, holder))
+		f.ok(f.g.RecordEvent(f.e, holder))
+		f.ok(f.g.StreamWaitEvent(s, f.e))
+		return s, holder
+	}
+	pins := func() (n int) {
+		for _, l := range f.g.leaving {
+			n += len(l.kept)
+		}
+		return n
+	}
+
+	s, holder := waiting()
+	f.ok(f.g.CopyHtoDAsyncRetained(f.p, make([]byte, 8), s))
+	f.ok(f.g.CopyHtoDAsyncRetained(f.p, make([]byte, 8), s))
+	f.ok(f.g.DestroyStream(s))
+	if n := len(f.g.kept[s]); n != 0 || pins() != 2 {
+		t.Errorf("after its stream was destroyed %d pieces of memory go with the handle and %d with the work, want 2 with the work", n, pins())
+	}
+	stall(t, ctl, holder, false)
+	f.ok(f.g.Synchronize(holder))
+	until(t, "the memory is let go", func() bool {
+		// Another stream that goes looks for those before it.
+		s, err := f.g.CreateStream()
+		f.ok(err)
+		f.ok(f.g.DestroyStream(s))
+		return pins() == 0
+	})
+
+	f.ok(f.g.BeginCapture(f.s))
+	f.ok(f.g.CopyHtoDAsync(f.p, []byte{7}, f.s))
+	gr, err := f.g.EndCapture(f.s)
+	f.ok(err)
+	s, holder = waiting()
+	f.ok(f.g.LaunchGraph(gr, s))
+	f.ok(f.g.DestroyStream(s))
+	ctl.ResetCalls()
+	done := make(chan error, 1)
+	go func() { done <- f.g.DestroyGraph(gr) }()
+	until(t, "it asks for the graph's work", func() bool { return ctl.Calls("cuEventQuery") > 1 || ctl.Calls("cuMemFreeHost") > 0 })
+	if n := ctl.Calls("cuMemFreeHost"); n != 0 {
+		t.Error("the graph's memory was freed before its work was done")
+	}
+	stall(t, ctl, holder, false)
+	f.ok(<-done)
+	if n := ctl.Calls("cuMemFreeHost"); n != 1 {
+		t.Errorf("%d pieces of memory were freed, want the graph's", n)
+	}
+}

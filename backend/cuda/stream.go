@@ -4,7 +4,10 @@ package cuda
 
 import (
 	"maps"
+	"runtime/cgo"
+	"slices"
 	"sync/atomic"
+	"time"
 
 	"github.com/lanetrace/lanetrace/backend"
 )
@@ -102,26 +105,58 @@ func (g *GPU) DestroyStream(s backend.Stream) error {
 	return nil
 }
 
-// leave remembers the end of a stream's work, so that Close can wait for it when
+// leaving is a destroyed stream.
+type leaving struct {
+	stream backend.Stream // its handle may be another's by now
+	end    backend.Event  // behind its work, 0 where none could be recorded
+	kept   []cgo.Handle   // of pinned memory that its copies need
+}
+
+// leave remembers the end of a stream's work and the memory that it needs, for when
 // the stream is gone. The caller holds mu.
 func (g *GPU) leave(s backend.Stream) {
-	kept := g.leaving[:0]
-	for _, e := range g.leaving {
-		if g.ctx.stagedDone(e, false) == ErrNotReady {
-			kept = append(kept, e)
-		} else {
-			_ = g.ctx.eventDestroy(e)
+	g.sweepLeaving()
+	l := leaving{stream: s, kept: g.kept[s]}
+	delete(g.kept, s)
+	if !g.ctx.streamCapturing(s) {
+		if e, r := g.ctx.eventCreate(); r == Success {
+			if g.ctx.eventRecord(e, s) == Success {
+				l.end = e
+			} else {
+				_ = g.ctx.eventDestroy(e)
+			}
 		}
 	}
-	g.leaving = kept
-	if g.ctx.streamCapturing(s) {
-		return
+	// Without an end the memory stays until Close.
+	if l.end != 0 || len(l.kept) > 0 {
+		g.leaving = append(g.leaving, l)
 	}
-	if e, r := g.ctx.eventCreate(); r == Success {
-		if g.ctx.eventRecord(e, s) == Success {
-			g.leaving = append(g.leaving, e)
-		} else {
-			_ = g.ctx.eventDestroy(e)
+}
+
+// sweepLeaving forgets the destroyed streams whose work is done. The caller holds mu.
+func (g *GPU) sweepLeaving() {
+	g.leaving = slices.DeleteFunc(g.leaving, func(l leaving) bool {
+		if l.end == 0 || g.ctx.stagedDone(l.end, false) != Success {
+			return false
+		}
+		_ = g.ctx.eventDestroy(l.end)
+		g.letGo(l.kept)
+		return true
+	})
+}
+
+// awaitLeaving waits for the work of destroyed streams that had the handle s, or until
+// the context has failed.
+func (g *GPU) awaitLeaving(s backend.Stream) {
+	for gone := false; !gone; {
+		g.mu.Lock()
+		g.sweepLeaving()
+		gone = !slices.ContainsFunc(g.leaving, func(l leaving) bool {
+			return l.stream == s && l.end != 0 && g.ctx.stagedDone(l.end, false) == ErrNotReady
+		})
+		g.mu.Unlock()
+		if !gone {
+			time.Sleep(closePoll)
 		}
 	}
 }
