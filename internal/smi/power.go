@@ -22,7 +22,8 @@ type powerWatch struct {
 	samples map[string][]sample // the reading goroutine's until done is closed
 }
 
-// watchPower begins to read power ten times a second.
+// watchPower begins to read power ten times a second. It waits for the first figure,
+// unless nvidia-smi ends before.
 func (f *flags) watchPower(ctx context.Context) (*powerWatch, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	cmd := exec.CommandContext(ctx, f.Command, "--query-gpu=uuid,power.draw.instant", "--format=csv,noheader,nounits", "-lms", "100")
@@ -35,16 +36,24 @@ func (f *flags) watchPower(ctx context.Context) (*powerWatch, error) {
 		return nil, fmt.Errorf("run %s: %w", f.Command, err)
 	}
 	w := &powerWatch{cancel: cancel, done: make(chan struct{}), samples: make(map[string][]sample)}
+	first := make(chan struct{})
 	go func() {
 		defer close(w.done)
 		for sc := bufio.NewScanner(out); sc.Scan(); {
 			uuid, text, _ := strings.Cut(sc.Text(), ", ")
 			if v, ok := number(strings.TrimSpace(text)); ok {
+				if len(w.samples) == 0 {
+					close(first)
+				}
 				w.samples[uuid] = append(w.samples[uuid], sample{time.Now(), v})
 			}
 		}
 		_ = cmd.Wait() // it was killed
 	}()
+	select {
+	case <-first:
+	case <-w.done:
+	}
 	return w, nil
 }
 

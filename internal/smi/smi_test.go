@@ -45,7 +45,7 @@ func TestRun(t *testing.T) {
 	script := `#!/bin/sh
 case "$*" in
 *remapped_rows.failure*) echo 'Field "remapped_rows.failure" is not a valid field to query.'; exit 2;;
-*-lms*) while :; do echo "` + uuid + `, 601.00"; sleep 0.02 || exit; done;;
+*-lms*) sleep 0.5; while :; do echo "` + uuid + `, 601.00"; sleep 0.02 || exit; done;;
 esac
 echo "` + uuid + `, 605.5, 1980, 3201, 62, 1000, 143771, 97, 55, 0, [N/A], [N/A], 0, Yes, 0x0000000000000004"
 `
