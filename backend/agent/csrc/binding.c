@@ -6,13 +6,17 @@ enum { CAPTURE_NONE = 0, MODE_RELAXED = 2 };
 
 lt_result lt_bind_context(lt_context *c, bool relaxed, lt_bound *b) {
   const lt_driver *d = lt_drv(c);
-  *b = (lt_bound){.calls = 1};
-  if (lt_exiting()) {
-    b->calls = 0;
+  *b = (lt_bound){0};
+  if (lt_exiting())
     return LT_NOT_ASKED;
-  }
   void *current = NULL;
-  lt_result r = d->cuCtxGetCurrent(&current);
+  lt_result r = 0;
+  // What is done rarely does not rely on it: the thread's may be one that is gone and
+  // whose handle came again.
+  if (!relaxed) {
+    b->calls++;
+    r = d->cuCtxGetCurrent(&current);
+  }
   if (r == 0 && current != c->bound) {
     b->calls++;
     r = d->cuCtxPushCurrent_v2(c->bound);

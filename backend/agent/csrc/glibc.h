@@ -33,6 +33,7 @@ LT_BIND(pthread_key_delete, LT_OLD);
 LT_BIND(pthread_getspecific, LT_OLD);
 LT_BIND(pthread_setspecific, LT_OLD);
 LT_BIND(pthread_mutex_trylock, LT_OLD);
+LT_BIND(pthread_sigmask, LT_OLD);
 LT_BIND(pthread_rwlock_init, LT_OLD);
 LT_BIND(pthread_rwlock_destroy, LT_OLD);
 LT_BIND(pthread_rwlock_rdlock, LT_OLD);

@@ -360,8 +360,7 @@ static int ending(void *context) {
   if (lt_agent_exiting() || lt_agent_driver() == NULL)
     return -1;
   int index = lt_context_index(context);
-  if (index >= 0)
-    lt_context_end(context);
+  lt_context_end(context);
   return index;
 }
 
@@ -432,6 +431,8 @@ SLOW int hook_primary_reset(fn_primary_reset real, bool per_thread, LT_P_primary
   void *context = atomic_load(&primaries[device].context);
   int index = context != NULL ? ending(context) : -1;
   int r = real(LT_A_primary_reset);
+  if (r == LT_OK) // whoever had it has it no more
+    atomic_store(&primaries[device].retained, 0);
   ended(context, index, r == LT_OK);
   return r;
 }

@@ -17,12 +17,9 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "cancel.h"
 #include "events.h"
 #include "say.h"
-
-#ifdef LT_OLD
-LT_BIND(pthread_sigmask, LT_OLD);
-#endif
 
 #ifndef LT_VERSION
 #define LT_VERSION "0.1.0"
@@ -271,6 +268,7 @@ static lt_hub *make(const lt_driver *drv, lt_error *err) {
 int lt_hub_start(const lt_driver *drv) {
   int s = atomic_load(&state);
   if (s == NEW) {
+    const int cancel = lt_cancel_off();
     pthread_mutex_lock(&starting);
     s = atomic_load(&state);
     if (s == NEW) {
@@ -297,6 +295,7 @@ int lt_hub_start(const lt_driver *drv) {
       lt_hub_never();
     }
     pthread_mutex_unlock(&starting);
+    lt_cancel_back(cancel);
   }
   return s == RUNNING ? 0 : -1;
 }
@@ -315,6 +314,7 @@ void lt_hub_stop(void) {
   lt_hub *h = atomic_exchange(&the_hub, NULL);
   if (h == NULL)
     return;
+  const int cancel = lt_cancel_off();
   atomic_store(&exiting, 1);
   atomic_store(&state, STOPPED);
   atomic_store(&lt_hub_level_word, LT_LEVEL_OFF);
@@ -333,6 +333,7 @@ void lt_hub_stop(void) {
   lt_error err;
   if (lt_ring_close(h->ring, &err) != 0)
     lt_say("%s", err.text);
+  lt_cancel_back(cancel);
 }
 
 // Level and arming ---------------------------------------------------------------------------------
@@ -582,9 +583,11 @@ int lt_context_open(void *ctx) {
     return -1;
   lt_context *c = find(h, ctx);
   if (c == NULL) {
+    const int cancel = lt_cancel_off();
     pthread_mutex_lock(&h->mu);
     c = open_locked(h, ctx);
     pthread_mutex_unlock(&h->mu);
+    lt_cancel_back(cancel);
   }
   return c != NULL ? c->index : -1;
 }
@@ -593,6 +596,7 @@ void lt_context_end(void *ctx) {
   lt_hub *h = lt_the_hub();
   if (h == NULL || ctx == NULL)
     return;
+  const int cancel = lt_cancel_off();
   pthread_mutex_lock(&h->mu);
   lt_context *c = find(h, ctx);
   if (c != NULL) {
@@ -606,6 +610,7 @@ void lt_context_end(void *ctx) {
     if (h->refused[i] == ctx)
       h->refused[i] = NULL;
   pthread_mutex_unlock(&h->mu);
+  lt_cancel_back(cancel);
 }
 
 void lt_stream_destroyed(void *stream) {

@@ -17,6 +17,8 @@ struct lt_ring {
   uint64_t slot_off, name_off, alloc_off;
 
   atomic_int fd;
+  uint64_t inode; // of the file, and its device
+  uint32_t dev[2];
   atomic_bool theirs; // this process is a child: the ring is its parent's
   uint8_t run_id[16];
   char *path; // within the same allocation

@@ -10,6 +10,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/random.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -402,6 +403,14 @@ static pthread_mutex_t rings_mu = PTHREAD_MUTEX_INITIALIZER;
 static lt_ring *rings;
 static bool handlers;
 
+// holds: the descriptor still is the ring's. Programs close all that they do not know,
+// and then the number is another file's.
+static bool holds(const lt_ring *r, int fd) {
+  struct statx st;
+  return fd >= 0 && statx(fd, "", AT_EMPTY_PATH, STATX_INO, &st) == 0 && st.stx_ino == r->inode &&
+         st.stx_dev_major == r->dev[0] && st.stx_dev_minor == r->dev[1];
+}
+
 static void before_fork(void) { pthread_mutex_lock(&rings_mu); }
 static void after_fork_parent(void) { pthread_mutex_unlock(&rings_mu); }
 
@@ -413,7 +422,7 @@ static void after_fork_child(void) {
     if (atomic_exchange(&r->theirs, true))
       continue;
     int fd = atomic_exchange(&r->fd, -1);
-    if (fd >= 0)
+    if (holds(r, fd))
       close(fd);
     const int prot = PROT_READ | PROT_WRITE, flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
     void *p = mmap(r->base, r->bytes, prot, flags | MAP_FIXED_NOREPLACE, -1, 0);
@@ -432,10 +441,25 @@ static void after_fork_child(void) {
 
 // Making ------------------------------------------------------------------------------------
 
+// above_standard moves a descriptor out of the place of a standard stream that the
+// program has closed: it would write there.
+static int above_standard(int fd) {
+  if (fd < 0 || fd > STDERR_FILENO)
+    return fd;
+  const int up = fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1), e = errno;
+  close(fd);
+  errno = e;
+  return up;
+}
+
 // reserve allocates the whole file. A signal makes tmpfs undo the whole of the call
 // that it meets, so each call asks for little.
 static int reserve(int fd, uint64_t size) {
   const uint64_t step = 1 << 20;
+  struct rlimit most;
+  // Beyond the limit on file sizes comes a signal that ends the program.
+  if (getrlimit(RLIMIT_FSIZE, &most) == 0 && most.rlim_cur < size)
+    return EFBIG;
   for (uint64_t off = 0; off < size;) {
     uint64_t n = size - off < step ? size - off : step;
     if (fallocate(fd, 0, (off_t)off, (off_t)n) == 0)
@@ -450,11 +474,19 @@ static int fill(int fd, lt_ring *r, const char *dir, const char *tmp, const lt_c
   // The lock comes before anything else, so that no other starting producer takes
   // the temporary for a leftover.
   struct flock lk = {.l_type = F_WRLCK};
+  struct statx st;
   int e;
   if (fcntl(fd, F_OFD_SETLK, &lk) != 0) {
     lt_error_sys(err, errno, "lock ring %s", tmp);
     return -1;
   }
+  if (statx(fd, "", AT_EMPTY_PATH, STATX_INO, &st) != 0) {
+    lt_error_sys(err, errno, "look at ring %s", tmp);
+    return -1;
+  }
+  r->inode = st.stx_ino;
+  r->dev[0] = st.stx_dev_major;
+  r->dev[1] = st.stx_dev_minor;
   // umask may have taken bits away.
   if (fchmod(fd, file_mode(c)) != 0) {
     lt_error_sys(err, errno, "set mode of ring %s", tmp);
@@ -572,9 +604,11 @@ lt_ring *lt_ring_create(const lt_config *c, const lt_ring_options *o, lt_error *
     }
     handlers = true;
   }
-  int fd = open(tmp, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, file_mode(c));
+  int fd = above_standard(open(tmp, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, file_mode(c)));
   if (fd < 0) {
-    lt_error_sys(err, errno, "make ring in %s", dir);
+    const int e = errno;
+    unlink(tmp);
+    lt_error_sys(err, e, "make ring in %s", dir);
   } else if (fill(fd, r, dir, tmp, c, o, err) != 0) {
     unlink(tmp);
     close(fd);
@@ -608,7 +642,7 @@ int lt_ring_close(lt_ring *r, lt_error *err) {
     // The mapping stays for late writers. But it holds the open file description,
     // and with it the lock, so that goes first.
     struct flock lk = {.l_type = F_UNLCK};
-    if (fcntl(fd, F_OFD_SETLK, &lk) != 0 || close(fd) != 0) {
+    if (holds(r, fd) && (fcntl(fd, F_OFD_SETLK, &lk) != 0 || close(fd) != 0)) {
       lt_error_sys(err, errno, "close ring %s", r->path);
       rc = -1;
     }

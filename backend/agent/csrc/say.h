@@ -8,7 +8,8 @@
 #include <stdatomic.h>
 
 // lt_say writes "lanetrace: " and the text as one line of at most 500 bytes, in
-// one write(2). It takes no lock, does not allocate and keeps errno.
+// one write(2), of which no signal comes. It takes no lock, does not allocate, keeps
+// errno and is no cancellation point.
 __attribute__((format(printf, 1, 2))) void lt_say(const char *format, ...);
 
 // lt_say_once is lt_say the first time that it is called with this flag.
