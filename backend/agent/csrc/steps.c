@@ -5,6 +5,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #include "agent.h"
 #include "ring.h"
@@ -67,7 +68,9 @@ struct rules {
   unsigned steps, lanes;
 };
 
-enum mode { MODE_RANGES, MODE_GRAPH, MODE_WINDOW, MODE_NONE, MODE_AUTO };
+// MODE_ENGINE is MODE_RANGES by a known engine's rules: whether it has the scopes that
+// they are about depends on its version.
+enum mode { MODE_RANGES, MODE_ENGINE, MODE_GRAPH, MODE_WINDOW, MODE_NONE, MODE_AUTO };
 
 // The scopes of vLLM's model runner, as released versions name them, with
 // VLLM_NVTX_SCOPES_FOR_PROFILING=1. A step is one pass of the runner: from preparing
@@ -162,7 +165,7 @@ static bool named(const char *v, const char *word, int64_t *ns) {
 
 static bool switched_on(const char *name) {
   const char *v = getenv(name);
-  return v != NULL && (is(v, "1") || is(v, "true") || is(v, "True") || is(v, "TRUE"));
+  return v != NULL && (is(v, "1") || strcasecmp(v, "true") == 0 || strcasecmp(v, "yes") == 0 || strcasecmp(v, "y") == 0);
 }
 
 // announced is the engine whose own variable says that it will mark its scopes: until
@@ -223,10 +226,11 @@ static void settings(void) {
   lanes_named = l != NULL && *l != '\0' && !is(l, "vllm") && !is(l, "sglang");
   int m = MODE_RANGES;
   const char *lanes = "*";
-  const char *engine = is(s, "auto") ? announced() : NULL;
+  const bool automatic = named(s, "auto", &patience_ns);
+  const char *engine = automatic ? announced() : NULL;
   if (engine != NULL)
     s = engine;
-  if (named(s, "auto", &patience_ns)) {
+  if (automatic && engine == NULL) {
     m = MODE_AUTO;
   } else if (is(s, "graph")) {
     m = MODE_GRAPH;
@@ -235,9 +239,11 @@ static void settings(void) {
   } else if (named(s, "window", &window_ns)) {
     m = MODE_WINDOW;
   } else if (is(s, "vllm")) {
+    m = MODE_ENGINE;
     parse_steps(&own_rules, vllm_step);
     lanes = vllm_lanes;
   } else if (is(s, "sglang")) {
+    m = MODE_ENGINE;
     parse_steps(&own_rules, sglang_step);
     lanes = sglang_lanes;
   } else {
@@ -354,7 +360,7 @@ static void recognise(const char *text, size_t n) {
       p->lanes = own_rules.lanes;
     }
     atomic_store(&rules, p);
-    atomic_store(&mode, MODE_RANGES);
+    atomic_store(&mode, MODE_ENGINE);
     return;
   }
 }
@@ -1010,15 +1016,16 @@ static bool goes_unmarked(void) {
   return goes;
 }
 
-// stand_in is the mode in force for launches outside of marked steps.
+// stand_in is the mode in force for launches outside of marked steps; of a known
+// engine's only its graph launches are asked about: it launches much while it loads.
 static int stand_in(void) {
   ready();
   int m = atomic_load_explicit(&mode, memory_order_relaxed);
-  if (m != MODE_AUTO)
+  if (m != MODE_AUTO && m != MODE_ENGINE)
     return m;
   if (atomic_load_explicit(&own_steps, memory_order_relaxed) || !goes_unmarked())
     return MODE_NONE;
-  return atomic_load_explicit(&graphs_seen, memory_order_relaxed) ? MODE_GRAPH : MODE_WINDOW;
+  return m == MODE_ENGINE || atomic_load_explicit(&graphs_seen, memory_order_relaxed) ? MODE_GRAPH : MODE_WINDOW;
 }
 
 static const char *any_more(void) { return atomic_load_explicit(&marked, memory_order_relaxed) ? " any more" : ""; }
@@ -1063,11 +1070,9 @@ lt_step lt_steps_launch(void *stream) {
   lt_step w = atomic_load_explicit(&window.step, memory_order_relaxed);
   if (s != 0 && s != w)
     return s;
-  if (atomic_load_explicit(&mode, memory_order_relaxed) == MODE_RANGES &&
-      atomic_load_explicit(&rules, memory_order_relaxed) != NULL)
-    return 0;
-  int m = stand_in();
-  if (m == MODE_WINDOW)
+  const bool ranges = atomic_load_explicit(&mode, memory_order_relaxed) <= MODE_ENGINE &&
+                      atomic_load_explicit(&rules, memory_order_relaxed) != NULL;
+  if (!ranges && stand_in() == MODE_WINDOW)
     return in_window();
   if (w != 0)
     end_window();

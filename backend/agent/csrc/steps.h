@@ -25,7 +25,8 @@
 // thread's outermost range is a step. When launches have gone on for so many milliseconds
 // (5,000) without any of these, at the start or later, graph launches stand in for steps if
 // there are any, windows if not, which is said once on standard error; a mark ends that.
-// After an engine's own calls nothing stands in.
+// For vLLM and SGLang, however told, only graph launches stand in, as not every version
+// marks its scopes, and loading is no step. After an engine's own calls nothing stands in.
 //
 // A list that cannot be right is said on standard error, and the default taken.
 //

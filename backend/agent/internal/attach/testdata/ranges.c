@@ -504,6 +504,12 @@ int main(int argc, char **argv) {
     loop(8);
     replay();
     synchronize();
+  } else if (strcmp(what, "replays for long") == 0) {
+    for (int i = 0; i < 8; i++) {
+      replay();
+      usleep(100000);
+    }
+    synchronize();
   } else if (strcmp(what, "eager for long") == 0) {
     loop(9);
   } else if (strcmp(what, "marked late") == 0) {
