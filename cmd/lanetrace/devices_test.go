@@ -2,9 +2,12 @@ package main
 
 import (
 	"fmt"
+	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/lanetrace/lanetrace/internal/dl"
 	"github.com/lanetrace/lanetrace/spanring"
@@ -15,48 +18,57 @@ import (
 func TestNVMLIsNamedOnce(t *testing.T) {
 	base := t.TempDir()
 	rings := filepath.Join(base, "rings")
-	run := func(args ...string) string {
-		t.Helper()
-		c := start(t, append([]string{"sidecar", "--listen", "127.0.0.1:0", "--dir", rings, "--state-dir", filepath.Join(base, "state"), "--duration", "300ms"}, args...)...)
-		if code := c.wait(t); code != 0 {
-			t.Errorf("exit code %d, stderr %q", code, c.err.String())
-		}
-		return c.err.String()
-	}
 	if err := (spanring.Dir{Path: rings, Group: -1}).Make(); err != nil {
 		t.Fatal(err)
 	}
-	named := func(text string) (lines []string) {
-		for l := range strings.Lines(strings.ReplaceAll(text, base, "")) { // which has the test's name
+	over := filepath.Join(base, "over")
+	commands := [][]string{
+		{"sidecar", "--listen", "127.0.0.1:0", "--dir", rings, "--state-dir", filepath.Join(base, "state")},
+		{"run", "--dir", rings, "--listen", "127.0.0.1:0", "--no-report", "--nvml=", "--", "sh", "-c", "until [ -e " + over + " ]; do sleep 0.05; done"},
+		{"record", "--dir", rings, "--out", filepath.Join(base, "x.ltrec")}, // which finds no engine
+	}
+	named := func(c *command) (lines []string) {
+		for l := range strings.Lines(strings.ReplaceAll(c.err.String(), base, "")) { // which has the test's name
 			if strings.Contains(l, "NVML") || strings.Contains(l, "nvidia-ml") {
 				lines = append(lines, l)
 			}
 		}
 		return lines
 	}
-	if ls := named(run("--nvml=false")); len(ls) != 0 {
-		t.Errorf("turned off: %q", ls)
-	}
-	if dl.Probe(nvmlLibrary) == nil {
-		t.Skip("this machine has NVML")
-	}
-	ls := named(run("--nvml=true", "--nvml-interval", "10ms"))
-	const warning = "lanetrace: warning: GPUs are not read: NVML is not available: "
-	if len(ls) != 1 || !strings.HasPrefix(ls[0], warning) {
-		t.Errorf("without NVML: %q", ls)
-	}
+	noNVML := dl.Probe(nvmlLibrary) != nil
 	for _, nvml := range []bool{false, true} {
-		r := start(t, "run", "--dir", rings, "--listen", "127.0.0.1:0", "--no-report", fmt.Sprintf("--nvml=%v", nvml), "--", "sleep", "0.3")
-		if code := r.wait(t); code != 0 {
-			t.Errorf("run: exit code %d, stderr %q", code, r.err.String())
+		if nvml && !noNVML {
+			t.Skip("this machine has NVML")
 		}
-		if ls := named(r.err.String()); nvml != (len(ls) == 1) || nvml && !strings.HasPrefix(ls[0], warning) {
-			t.Errorf("run --nvml=%v: %q", nvml, ls)
-		}
-		c := start(t, "record", "--dir", rings, "--out", filepath.Join(base, "x.ltrec"), "--duration", "300ms", fmt.Sprintf("--nvml=%v", nvml))
-		c.wait(t) // there is no engine, which is an error
-		if ls := named(c.err.String()); nvml != (len(ls) == 1) || nvml && !strings.HasPrefix(ls[0], warning) {
-			t.Errorf("record --nvml=%v: %q", nvml, ls)
+		for _, args := range commands {
+			flag := fmt.Sprintf("--nvml=%v", nvml)
+			if i := slices.Index(args, "--nvml="); i >= 0 {
+				args = slices.Clone(args)
+				args[i] = flag
+			} else {
+				args = append(slices.Clone(args), flag)
+			}
+			c := start(t, args...)
+			if nvml {
+				eventually(t, args[0]+" says that there is no NVML", func() bool { return len(named(c)) > 0 })
+			} else {
+				time.Sleep(300 * time.Millisecond)
+			}
+			if args[0] != "run" {
+				c.stop()
+			} else if err := os.WriteFile(over, nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if code := c.wait(t); code != 0 && args[0] != "record" {
+				t.Errorf("%s: exit code %d, stderr %q", args[0], code, c.err.String())
+			}
+			const warning = "lanetrace: warning: GPUs are not read: NVML is not available: "
+			if ls := named(c); nvml != (len(ls) == 1) || nvml && !strings.HasPrefix(ls[0], warning) || !nvml && len(ls) > 0 {
+				t.Errorf("%s --nvml=%v: %q", args[0], nvml, ls)
+			}
+			if err := os.RemoveAll(over); err != nil {
+				t.Fatal(err)
+			}
 		}
 	}
 }

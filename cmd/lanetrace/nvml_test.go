@@ -4,6 +4,7 @@ package main
 
 import (
 	"bytes"
+	"fmt"
 	"net/http"
 	"os"
 	"os/exec"
@@ -59,12 +60,24 @@ func TestReadingsFromNVML(t *testing.T) {
 	kept, file := filepath.Join(base, "kept"), filepath.Join(base, "x.ltrec")
 	record, recordErr := withNVML(t, lib, "record", "--dir", dir.Path, "--out", file)
 	sidecar, sidecarErr := withNVML(t, lib, "sidecar", "--dir", dir.Path, "--listen", "127.0.0.1:0", "--keep", kept)
+	asked := func(c *exec.Cmd, times int64) {
+		t.Helper()
+		eventually(t, fmt.Sprintf("%s asks for energy %d times", c.Args[1], times), func() bool {
+			st, err := os.Stat(filepath.Join(base, c.Args[1]))
+			return err == nil && st.Size() >= times
+		})
+	}
 	for _, c := range []*exec.Cmd{record, sidecar} {
+		c.Env = append(c.Env, "STANDIN_COUNT="+filepath.Join(base, c.Args[1]))
 		if err := c.Start(); err != nil {
 			t.Fatal(err)
 		}
 	}
+	asked(record, 1)
+	asked(sidecar, 1)
 	_, perr := player.Play(t.Context(), dir, src, player.Options{})
+	asked(record, 150)
+	asked(sidecar, 150)
 	for _, c := range []*exec.Cmd{record, sidecar} {
 		if err := c.Process.Signal(syscall.SIGTERM); err != nil {
 			t.Fatal(err)
@@ -87,14 +100,14 @@ func TestReadingsFromNVML(t *testing.T) {
 		between := func(a, b float64) func(float64) bool { return func(v float64) bool { return v >= a && v <= b } }
 		for _, want := range []series{
 			{"lanetrace_device_info", []string{`hw_name="stand-in GPU"`}, between(1, 1)},
-			{"lanetrace_device_readings_total", nil, between(50, 100_000)},
+			{"lanetrace_device_readings_total", nil, between(100, 1e6)},
 			{"lanetrace_device_readings_failed_total", []string{`query="utilization"`}, isZero},
 			{"hw_power_watts", nil, between(123.456, 123.456)},
-			{"hw_energy_joules_total", nil, between(500, 60_000)},
+			{"hw_energy_joules_total", nil, between(500, 1e6)},
 			{"hw_temperature_celsius", nil, isZero},
 			{"hw_errors_total", []string{`error_type="corrected"`}, between(7, 7)},
 			{"hw_gpu_memory_usage_bytes", nil, between(400, 400)},
-			{"lanetrace_device_clocks_held_down_time_seconds_total", []string{`reason="hardware_thermal"`}, between(1, 120)},
+			{"lanetrace_device_clocks_held_down_time_seconds_total", []string{`reason="hardware_thermal"`}, between(1, 3600)},
 			{"lanetrace_device_clocks_held_down_time_seconds_total", []string{`reason="power_cap"`}, isZero},
 			{"lanetrace_device_energy_per_token_joules", []string{`kind="generated"`}, between(0.01, 1000)},
 		} {
@@ -186,11 +199,12 @@ func TestHangingNVML(t *testing.T) {
 		return errors.line(text) != "" && !strings.Contains(text, "hw_power_watts{")
 	})
 	http.DefaultClient.CloseIdleConnections()
-	began := time.Now()
 	if err := c.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
-	if err := c.Wait(); err != nil || time.Since(began) > 10*time.Second {
-		t.Errorf("ended with %v after %v\n%s", err, time.Since(began), stderr.String())
+	kill := time.AfterFunc(patience, func() { _ = c.Process.Kill() })
+	defer kill.Stop()
+	if err := c.Wait(); err != nil {
+		t.Errorf("ended with %v\n%s", err, stderr.String())
 	}
 }
