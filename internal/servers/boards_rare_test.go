@@ -124,26 +124,31 @@ func TestBoardsShowWhatIsRare(t *testing.T) {
 
 	// Every series is scraped before most of what it counts happens, and those of which
 	// each one counts at 0: what is made of growth is then right however long this takes.
-	scraped := func(q string) {
+	scraped := func(q string, series int) {
 		t.Helper()
 		servers.Poll(t, q, func() error {
 			ss, err := m.Query(t.Context(), q, time.Time{})
-			if err == nil && len(ss) != len(engines) {
-				err = fmt.Errorf("of %d engines", len(ss))
+			if err == nil && len(ss) != series {
+				err = fmt.Errorf("%d series, want %d", len(ss), series)
 			}
 			return err
 		})
 	}
 	stepped := func(n int) {
 		t.Helper()
-		scraped(fmt.Sprintf("sum by (engine) (lanetrace_steps_total) >= %d", n))
+		scraped(fmt.Sprintf("sum by (engine) (lanetrace_steps_total) >= %d", n), len(engines))
 	}
-	scraped("lanetrace_spans_begun_total == 0")
+	scraped("lanetrace_spans_begun_total == 0", len(engines))
 	for _, s := range engines {
 		s.endAt(began-60e9, 4)
 		s.write(4, scripts[s])
 	}
 	stepped(4)
+	// Not all of a scrape is of one moment. Two engines have armed steps.
+	scraped("lanetrace_gpu_lane_duration_seconds_count > 0", 3*2)
+	scraped("lanetrace_gpu_lane_armed_duration_seconds_count > 0", 2*2)
+	scraped("lanetrace_gpu_kernel_armed_duration_seconds_count > 0", 2*2)
+	scraped("lanetrace_gpu_graph_armed_duration_seconds_count > 0", 2*2)
 	for _, s := range engines {
 		s.endAt(spanring.MonoNS(), scriptedSteps-4)
 		s.write(lateStep-1, scripts[s])
@@ -356,7 +361,7 @@ func rarely(runs map[string]*surveyed, at time.Time) map[string][]of {
 	launches := make(map[string][]float64)
 	for _, s := range runs {
 		for g, took := range s.graphs {
-			graphTime[g] += sum(took) * float64(s.steps[0]+s.steps[1]) / float64(s.steps[1]) / rateWindow
+			graphTime[g] += sum(took) * float64(s.steps[0]+s.steps[1]) / float64(s.steps[1]) / ruleWindow
 			launches[g] = append(launches[g], took...)
 		}
 	}
