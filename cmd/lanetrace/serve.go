@@ -31,6 +31,9 @@ import (
 // runtimes kill ten seconds or more after SIGTERM.
 const flushDeadline = 5 * time.Second
 
+// answerDeadline is how long answers that are under way are waited for after that.
+const answerDeadline = time.Second
+
 // service is the sidecar: rings to metrics and traces.
 type service struct {
 	a    *app
@@ -287,8 +290,15 @@ func (s *service) close() error {
 		s.page.Close()
 	}
 	if s.srv != nil {
-		if err := s.srv.Shutdown(ctx); err != nil {
-			return errors.Join(err, s.srv.Close())
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(s.a.ctx), answerDeadline)
+		defer cancel()
+		err := s.srv.Shutdown(ctx)
+		if errors.Is(err, context.DeadlineExceeded) {
+			// Who reads slowly, or is connected and has asked for nothing, is cut off.
+			err = s.srv.Close()
+		}
+		if err != nil {
+			return err
 		}
 		// Shutdown closes only listeners that were served.
 		if err := s.lis.Close(); err != nil && !errors.Is(err, net.ErrClosed) {

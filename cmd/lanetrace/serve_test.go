@@ -305,3 +305,19 @@ func TestEngineMatch(t *testing.T) {
 		}
 	}
 }
+
+// A connection over which nothing was asked, as browsers and load balancers make them,
+// neither holds up a sidecar's end nor makes a failure of it.
+func TestEndWithAnIdleConnection(t *testing.T) {
+	c := start(t, "sidecar", "--dir", t.TempDir(), "--listen", "127.0.0.1:0")
+	conn, err := net.Dial("tcp", strings.TrimPrefix(urlIn(t, &c.err), "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	fetch(t, "GET", urlIn(t, &c.err)+"/healthz") // so that the other one was accepted
+	c.stop()
+	if code := c.wait(t); code != 0 {
+		t.Errorf("exit code %d, stderr %s", code, c.err.String())
+	}
+}
