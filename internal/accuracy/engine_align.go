@@ -162,8 +162,8 @@ func (a *aligner) busy(d time.Duration) (err error) {
 	return err
 }
 
-// watchFor bounds how long a word is waited for.
-const watchFor = 5 * time.Second
+// watchFor bounds how long a word is waited for that never comes.
+const watchFor = time.Minute
 
 // one launches a kernel that writes two words, behind a short plug, and watches.
 func (a *aligner) one(phase string) error {

@@ -96,6 +96,26 @@ func fakeActivity(r *result, path string) error {
 // standInExcess is what a queued pair holds beyond its kernel on the stand-in.
 const standInExcess = 3040
 
+// placeBound is what is said where positions are wrong. The stand-in's stamps are of
+// virtual time, and what its kernels write comes when the real clock has caught up: it
+// cannot be held against the placement. Nor can positions on a machine too busy to look
+// at the clock: its map slews by any amount then.
+var placeBound = regexp.MustCompile(`^- (placement, .*|.* spans are where they cannot be|.* spans end more than .* off their records)$`)
+
+// nothingWrong holds that a measurement found nothing wrong but positions.
+func nothingWrong(t *testing.T, status int, out, errs string) {
+	t.Helper()
+	_, wrong, found := strings.Cut(out, "## Wrong\n\n")
+	for w := range strings.Lines(wrong) {
+		if w = strings.TrimSpace(w); !placeBound.MatchString(w) {
+			t.Error(w)
+		}
+	}
+	if found != (status == 1) || status > 1 {
+		t.Errorf("status %d:\n%s\n%s", status, out, errs)
+	}
+}
+
 func TestOverTheStandIn(t *testing.T) {
 	t.Setenv("LANETRACE_TESTDRIVER_AFTER_RECORD_NS", "1580")
 	js := filepath.Join(t.TempDir(), "all.json")
@@ -104,20 +124,7 @@ func TestOverTheStandIn(t *testing.T) {
 		"-align", "300ms", "-streams", "2", "-json", js}, fakeActivity, nil, &out, &errs)
 	t.Log(errs.String())
 	t.Log(out.String())
-	// The stand-in's stamps are of virtual time, and what its kernels write comes
-	// when the real clock has caught up: it cannot be held against the placement. Nor
-	// can positions on a machine too busy to look at the clock: its map slews by any
-	// amount then.
-	busy := regexp.MustCompile(`^- (placement, .*|.* spans are where they cannot be|.* spans end more than .* off their records)$`)
-	_, wrong, _ := strings.Cut(out.String(), "## Wrong\n\n")
-	for w := range strings.Lines(wrong) {
-		if w = strings.TrimSpace(w); w != "" && !busy.MatchString(w) {
-			t.Error(w)
-		}
-	}
-	if status != 0 && wrong == "" {
-		t.Errorf("status %d", status)
-	}
+	nothingWrong(t, status, out.String(), errs.String())
 	for _, want := range []string{"## Processes", "## Kernels", "## Lines", "## Aims", "## What follows", "## Graphs", "## Placement", "## Structure", "out of order: ",
 		"copy to the host of 1 MiB", "graph of 100 kernels", "event shared", "| steady |", "| after idling |", "| beside busy streams |", "all kinds, alone"} {
 		if !strings.Contains(out.String(), want) {
@@ -222,8 +229,12 @@ func TestWithoutCUPTI(t *testing.T) {
 	var out, errs bytes.Buffer
 	status := command([]string{"-library", testdriver.Build(t), "-tmp", t.TempDir(), "-activity", "none", "-parts", "constant,kernels,follow,graphs,lanes",
 		"-processes", "1", "-scale", "0.01"}, nil, nil, &out, &errs)
-	if status != 0 || !strings.Contains(out.String(), "| constant 1, alone | no | measured |") || !strings.Contains(out.String(), "out of order: 0.") {
-		t.Errorf("status %d:\n%s\n%s", status, out.String(), errs.String())
+	nothingWrong(t, status, out.String(), errs.String())
+	// A machine too busy to enqueue 128 pairs in 16 ms measures none, which is said.
+	for _, want := range []string{"| constant 1, alone | no | ", "out of order: "} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("%q is missing", want)
+		}
 	}
 	for _, no := range []string{"## Kernels", "## Aims", "## What follows", "## Graphs"} {
 		if strings.Contains(out.String(), no) {
