@@ -131,9 +131,12 @@ var panelTypes = map[string][]string{
 
 // unitsUsed are the units that panels may have: the SDK checks none.
 var unitsUsed = []string{
-	units.Short, units.NoUnit, units.Seconds, units.BytesIEC, units.BytesPerSecondIEC, units.OpsPerSecond, units.PercentUnit,
+	units.Short, units.NoUnit, units.Seconds, units.BytesIEC, units.BytesPerSecondIEC, units.PercentUnit,
 	units.Watt, units.Hertz, units.Celsius, units.Joule, units.ScientificNotation,
 }
+
+// perSecondUnit is a unit of our own, of which Grafana takes any.
+var perSecondUnit = regexp.MustCompile(`^count:[a-z]*/s$`)
 
 // words are what the words of panels may be, by the last two names of where they
 // stand; the SDK takes any. A place that is not here is one that nobody looked at.
@@ -164,11 +167,24 @@ func wrongWords(v any, path ...string) (bad []string) {
 			bad = append(bad, wrongWords(x, path...)...)
 		}
 	case string:
-		if at := strings.Join(path[max(0, len(path)-2):], "."); !slices.Contains(words[at], v) {
+		at := strings.Join(path[max(0, len(path)-2):], ".")
+		if own := at == "defaults.unit" && perSecondUnit.MatchString(v) || at == "defaults.noValue"; !own && !slices.Contains(words[at], v) {
 			bad = append(bad, fmt.Sprintf("%s is %q", at, v))
 		}
 	}
 	return bad
+}
+
+// holeAbove is the first line above y that panels leave a place free in, -1 for none.
+func holeAbove(taken map[[2]int]string, y int) int {
+	for line := range y {
+		for x := range 24 {
+			if _, ok := taken[[2]int{x, line}]; !ok {
+				return line
+			}
+		}
+	}
+	return -1
 }
 
 // window is a range in a query.
@@ -269,6 +285,13 @@ func check(text []byte) (bad []string) {
 			}
 		}
 	}
+	bottom := 0
+	for at := range taken {
+		bottom = max(bottom, at[1]+1)
+	}
+	if y := holeAbove(taken, bottom); y >= 0 {
+		say("line %d is not filled", y)
+	}
 	return bad
 }
 
@@ -282,12 +305,14 @@ func TestChecks(t *testing.T) {
 	for _, c := range []struct{ was, is, want string }{
 		{`"type": "timeseries"`, `"type": "timeserie"`, "panel type"},
 		{`"unit": "s"`, `"unit": "sec"`, `defaults.unit is "sec"`},
+		{`"unit": "count:steps/s"`, `"unit": "count:steps"`, `defaults.unit is "count:steps"`},
 		{`"mode": "multi"`, `"mode": "all"`, `tooltip.mode is "all"`},
 		{`"mode": "normal"`, `"mode": ""`, `stacking.mode is ""`},
 		{`"placement": "bottom"`, `"placement": "below"`, `legend.placement is "below"`},
 		{`"format": "time_series"`, `"format": "timeseries"`, "does not draw"},
 		{`"w": 12`, `"w": 25`, "outside of the grid"},
 		{`"x": 12`, `"x": 6`, "lies on"},
+		{`"w": 24,`, `"w": 23,`, "is not filled"},
 		{`[$__rate_interval]`, `[5m]`, "a range of 5m"},
 		{`engine=~\"$engine\"`, `engine=~\"$engin\"`, "no variable engin"},
 		{`"refId": "B"`, `"refId": "A"`, "query"},

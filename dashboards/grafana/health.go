@@ -9,11 +9,11 @@ func health() *board {
 		desc: "The loss account of every engine, line by line, and the sidecars that keep it. Whatever moves is not balanced to the last span; at rest all three lines are 0.",
 		sections: []section{
 			{"The account", []panel{
-				{title: "Begun, less what became of it", desc: "Spans begun less landed, failed, dropped and in flight. 0 at rest.", kind: value, unit: "short", width: 8, targets: []target{
+				{title: "Spans unaccounted for in engines", desc: "Spans begun less landed, failed, dropped and in flight. 0 at rest.", kind: value, unit: "short", width: 8, targets: []target{
 					{expr: sum("lanetrace_spans_begun_total") + " - " + sum("lanetrace_spans_landed_total") + " - " + sum("lanetrace_spans_failed_total") + " - " + sum("lanetrace_spans_dropped_total") + " - " + sum("lanetrace_spans_in_flight"), legend: "{{engine}}"}}},
-				{title: "Published, less what became of it", desc: "Ring entries published less received, lost, missed before attach and pending. 0 at rest.", kind: value, unit: "short", width: 8, targets: []target{
+				{title: "Entries unaccounted for", desc: "Ring entries published less received, lost, missed before attach and pending. 0 at rest.", kind: value, unit: "short", width: 8, targets: []target{
 					{expr: sum("lanetrace_entries_published_total") + " - " + sum("lanetrace_entries_received_total") + " - " + sum("lanetrace_entries_lost_total") + " - " + sum("lanetrace_entries_missed_before_attach_total") + " - " + sum("lanetrace_entries_pending"), legend: "{{engine}}"}}},
-				{title: "Received, less what became of it", desc: "Spans that the sidecar received less exported, not selected, rejected, dropped and pending. 0 at rest.", kind: value, unit: "short", width: 8, targets: []target{
+				{title: "Spans unaccounted for in sidecars", desc: "Spans that the sidecar received less exported, not selected, rejected, dropped and pending. 0 at rest.", kind: value, unit: "short", width: 8, targets: []target{
 					{expr: sum("lanetrace_sidecar_spans_received_total") + " - " + sum("lanetrace_sidecar_spans_exported_total") + " - " + sum("lanetrace_sidecar_spans_not_selected_total") + " - " + sum("lanetrace_sidecar_spans_rejected_total") + " - " + sum("lanetrace_sidecar_spans_dropped_total") + " - " + sum("lanetrace_sidecar_spans_pending"), legend: "{{engine}}"}}},
 				{title: "Spans dropped", desc: "Since the engine began, for want of a free event pair.", kind: value, unit: "short", width: 6, red: true, targets: []target{
 					{expr: sum("lanetrace_spans_dropped_total"), legend: "{{engine}}"}}},
@@ -25,7 +25,7 @@ func health() *board {
 					{expr: sum("lanetrace_sidecar_spans_dropped_total"), legend: "{{engine}}"}}},
 			}},
 			{"Spans and entries", []panel{
-				{title: "Spans in the engine", desc: "Spans begun and landed a second; failed and dropped ones by reason, where there are any.", unit: "ops", targets: []target{
+				{title: "Spans in the engine", desc: "Spans begun and landed a second; failed and dropped ones by reason, where there are any.", unit: perSecond("spans"), targets: []target{
 					{expr: sumRate("engine", sel("lanetrace_spans_begun_total")), legend: "{{engine}} begun"},
 					{expr: sumRate("engine", sel("lanetrace_spans_landed_total")), legend: "{{engine}} landed"},
 					{expr: sumRate("engine, reason", sel("lanetrace_spans_failed_total")) + " > 0", legend: "{{engine}} failed: {{reason}}"},
@@ -34,7 +34,7 @@ func health() *board {
 					{expr: sum("lanetrace_spans_in_flight"), legend: "{{engine}}"}}},
 				{title: "Oldest span in flight", desc: "How long ago it was enqueued. Of an engine that hangs it grows.", unit: "s", targets: []target{
 					{expr: "max by (engine) (" + sel("lanetrace_spans_in_flight_age_seconds") + ")", legend: "{{engine}}"}}},
-				{title: "Ring entries", desc: "Entries published, received, lost, and missed before reading began, a second.", unit: "ops", targets: []target{
+				{title: "Ring entries", desc: "Entries published, received, lost, and missed before reading began, a second.", unit: perSecond("entries"), targets: []target{
 					{expr: sumRate("engine", sel("lanetrace_entries_published_total")), legend: "{{engine}} published"},
 					{expr: sumRate("engine", sel("lanetrace_entries_received_total")), legend: "{{engine}} received"},
 					{expr: sumRate("engine, reason", sel("lanetrace_entries_lost_total")), legend: "{{engine}} lost: {{reason}}"},
@@ -44,7 +44,7 @@ func health() *board {
 					{expr: sum("lanetrace_steps_open"), legend: "{{engine}} open steps"}}},
 				{title: "Seconds that the ring holds", desc: "How far back the log reaches at the present rate: a sidecar that is away for longer loses entries.", unit: "s", targets: []target{
 					{expr: "min by (engine) (" + sel("lanetrace_ring_held_seconds") + ")", legend: "{{engine}}"}}},
-				{title: "Spans in the sidecar", desc: "Spans received, exported and rejected a second; those not selected and dropped by reason, where there are any.", unit: "ops", targets: []target{
+				{title: "Spans in the sidecar", desc: "Spans received, exported and rejected a second; those not selected and dropped by reason, where there are any.", unit: perSecond("spans"), targets: []target{
 					{expr: sumRate("engine", sel("lanetrace_sidecar_spans_received_total")), legend: "{{engine}} received"},
 					{expr: sumRate("engine", sel("lanetrace_sidecar_spans_exported_total")), legend: "{{engine}} exported"},
 					{expr: sumRate("engine, reason", sel("lanetrace_sidecar_spans_not_selected_total")) + " > 0", legend: "{{engine}} not selected: {{reason}}"},
@@ -52,9 +52,9 @@ func health() *board {
 					{expr: sumRate("engine, reason", sel("lanetrace_sidecar_spans_dropped_total")) + " > 0", legend: "{{engine}} dropped: {{reason}}"}}},
 				{title: "Spans pending in the sidecar", desc: "Spans in open steps and in the export queue.", unit: "short", targets: []target{
 					{expr: sum("lanetrace_sidecar_spans_pending"), legend: "{{engine}}"}}},
-				{title: "Entries ignored", desc: "Entries that made no span: malformed, late, or of another kind. Only malformed ones are a fault.", unit: "ops", targets: []target{
+				{title: "Entries ignored", desc: "Entries that made no span: malformed, late, or of another kind. Only malformed ones are a fault.", unit: perSecond("entries"), targets: []target{
 					{expr: sumRate("engine, reason", sel("lanetrace_entries_ignored_total")), legend: "{{engine}} {{reason}}"}}},
-				{title: "Requests evicted", desc: "Requests that made room for others before they ended: their summaries lack steps.", unit: "ops", targets: []target{
+				{title: "Requests evicted", desc: "Requests that made room for others before they ended: their summaries lack steps.", unit: perSecond("requests"), targets: []target{
 					{expr: sumRate("engine", sel("lanetrace_requests_evicted_total")), legend: "{{engine}}"}}},
 			}},
 			{"Engines", []panel{
@@ -71,13 +71,13 @@ func health() *board {
 					{expr: "max by (engine) (" + sel("lanetrace_engine_up") + ")", legend: "{{engine}}"}}},
 				{title: "Level", desc: "0 off, 1 basic, 2 lane, 3 kernel.", unit: "short", targets: []target{
 					{expr: "max by (engine) (" + sel("lanetrace_engine_level") + ")", legend: "{{engine}}"}}},
-				{title: "Problems in engines", desc: "What the library noted and carried on after.", unit: "ops", targets: []target{
+				{title: "Problems in engines", desc: "What the library noted and carried on after.", unit: perSecond("problems"), width: 24, targets: []target{
 					{expr: sumRate("engine, reason", sel("lanetrace_producer_problems_total")), legend: "{{engine}} {{reason}}"}}},
-				{title: "Steps and requests as engines count them", desc: "Unlike the sidecar's figures these lack none whose entries were lost. Untimed steps are those whose lanes were left out, to stay within the budget for lanes.", unit: "ops", targets: []target{
+				{title: "Steps and requests as engines count them", desc: "Unlike the sidecar's figures these lack none whose entries were lost. Untimed steps are those whose lanes were left out, to stay within the budget for lanes.", unit: perSecond(""), width: 24, targets: []target{
 					{expr: sumRate("engine, state", sel("lanetrace_producer_steps_total")), legend: "{{engine}} steps {{state}}"},
 					{expr: sumRate("engine", sel("lanetrace_producer_requests_total")), legend: "{{engine}} requests"},
 					{expr: sumRate("engine", sel("lanetrace_producer_control_applied_total")), legend: "{{engine}} control requests"}}},
-				{title: "What telemetry costs engines: calls", desc: "Driver calls made for telemetry alone, those that read event pairs, and harvests, a second.", unit: "ops", targets: []target{
+				{title: "What telemetry costs engines: calls", desc: "Driver calls made for telemetry alone, those that read event pairs, and harvests, a second.", unit: perSecond("calls"), targets: []target{
 					{expr: sumRate("engine", sel("lanetrace_producer_driver_calls_total")), legend: "{{engine}} driver calls"},
 					{expr: sumRate("engine", sel("lanetrace_producer_harvest_calls_total")), legend: "{{engine}} reading pairs"},
 					{expr: sumRate("engine", sel("lanetrace_producer_harvests_total")), legend: "{{engine}} harvests"}}},
@@ -94,7 +94,7 @@ func health() *board {
 				{title: "Export queue", desc: "Encoded spans that wait to be sent, and where the oldest begin to be dropped.", unit: "bytes", targets: []target{
 					{expr: own("lanetrace_export_queue_size_bytes"), legend: "{{instance}} queued"},
 					{expr: own("lanetrace_export_queue_limit_bytes"), legend: "{{instance}} limit"}}},
-				{title: "Export requests", desc: "Requests with spans, and pushes of metrics, by what came of them.", unit: "ops", targets: []target{
+				{title: "Export requests", desc: "Requests with spans, and pushes of metrics, by what came of them.", unit: perSecond("requests"), targets: []target{
 					{expr: ownRate("instance, reason", "lanetrace_export_requests_total"), legend: "{{instance}} spans {{reason}}"},
 					{expr: ownRate("instance, reason", "lanetrace_export_metrics_total"), legend: "{{instance}} metrics {{reason}}"}}},
 				{title: "Sent", desc: "Bytes a second of encoded spans that a receiver took.", unit: "binBps", targets: []target{
@@ -102,7 +102,7 @@ func health() *board {
 				{title: "Recordings kept", desc: "Bytes kept on disk, and where the oldest begin to go; 0 when none are kept.", unit: "bytes", targets: []target{
 					{expr: own("lanetrace_keep_size_bytes"), legend: "{{instance}} kept"},
 					{expr: own("lanetrace_keep_limit_bytes"), legend: "{{instance}} limit"}}},
-				{title: "Entries kept", desc: "Entries a second for the recordings: written, or lost.", unit: "ops", targets: []target{
+				{title: "Entries kept", desc: "Entries a second for the recordings: written, or lost.", unit: perSecond("entries"), width: 24, targets: []target{
 					{expr: ownRate("instance, reason", "lanetrace_keep_entries_total"), legend: "{{instance}} {{reason}}"}}},
 			}},
 			{"Sidecars", []panel{

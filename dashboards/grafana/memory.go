@@ -24,7 +24,7 @@ func memory() *board {
 					{expr: by("engine", "lanetrace_memory_allocations_live"), legend: "{{engine}}"}}},
 			}},
 			{"Rate and growth", []panel{
-				{title: "Allocations and frees", desc: "Device allocations made, and taken off the ledger to be freed.", unit: "ops", targets: []target{
+				{title: "Allocations and frees", desc: "Device allocations made, and taken off the ledger to be freed.", unit: perSecond("calls"), targets: []target{
 					{expr: sumRate("engine", sel("lanetrace_memory_allocations_total")), legend: "{{engine}} allocations"},
 					{expr: sumRate("engine", sel("lanetrace_memory_frees_total")), legend: "{{engine}} frees"}}},
 				{title: "Suspected leaks", desc: "Call sites that did nothing but grow for ten minutes (--leak-window), by how fast. other is 0 unless there are more suspects than series.", unit: "binBps", red: true, targets: []target{
@@ -37,7 +37,7 @@ func memory() *board {
 					{expr: by("engine", "lanetrace_memory_scans_total"), legend: "{{engine}}"}}},
 				{title: "Engines with a ledger", desc: "1 while the engine keeps these figures up to date.", kind: value, unit: "short", width: 12, targets: []target{
 					{expr: by("engine", "lanetrace_memory_tracked"), legend: "{{engine}}"}}},
-				{title: "Problems", desc: "Allocations and frees that the driver refused, unknown frees, allocations without a place on the ring's table, and addresses whose former owner was never freed.", unit: "ops", width: 24, targets: []target{
+				{title: "Problems", desc: "Allocations and frees that the driver refused, unknown frees, allocations without a place on the ring's table, and addresses whose former owner was never freed.", unit: perSecond("problems"), width: 24, targets: []target{
 					{expr: sumRate("engine, reason", sel("lanetrace_memory_problems_total")), legend: "{{engine}} {{reason}}"}}},
 			}},
 		},

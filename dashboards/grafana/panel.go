@@ -43,8 +43,12 @@ type panel struct {
 	kind  kind
 	unit  string
 	width uint32 // of 24 columns; 0 is 12
+	// tall has a value take as many rows as what stands beside it.
+	tall bool
 	// red turns a value red that is not 0.
 	red bool
+	// none stands in place of "No data", where that is no fault.
+	none string
 	// told: the series of a table say all with their labels; their value is 1.
 	told    bool
 	targets []target
@@ -109,6 +113,9 @@ func (p *panel) build(id uint32) (cog.Builder[dashboard.Panel], error) {
 	if w == 0 {
 		w = 12
 	}
+	if p.kind == value && !p.tall {
+		h = 4
+	}
 	qs := make([]cog.Builder[variants.Dataquery], len(p.targets))
 	for i, t := range p.targets {
 		qs[i] = t.query(i, p.kind)
@@ -123,25 +130,28 @@ func (p *panel) build(id uint32) (cog.Builder[dashboard.Panel], error) {
 			Color(heatmap.NewHeatmapColorOptionsBuilder().Mode(heatmap.HeatmapColorModeScheme).Scheme("Oranges").Fill("dark-orange").
 				Scale(heatmap.HeatmapColorScaleExponential).Exponent(0.5).Steps(64).Reverse(false)), nil
 	case value:
-		return stat.NewPanelBuilder().Id(id).Title(p.title).Description(p.desc).Datasource(source()).Height(4).Span(w).Targets(qs).
+		return stat.NewPanelBuilder().Id(id).Title(p.title).Description(p.desc).Datasource(source()).Height(h).Span(w).Targets(qs).
 			Unit(p.unit).ReduceOptions(last).GraphMode(common.BigValueGraphModeArea).ColorMode(common.BigValueColorModeValue).
 			TextMode(common.BigValueTextModeAuto).Orientation(common.VizOrientationAuto).Thresholds(p.thresholds()), nil
 	case bars:
 		return bargauge.NewPanelBuilder().Id(id).Title(p.title).Description(p.desc).Datasource(source()).Height(h).Span(w).Targets(qs).
 			Unit(p.unit).ReduceOptions(last).Orientation(common.VizOrientationHorizontal).DisplayMode(common.BarGaugeDisplayModeBasic).
-			Min(0).Thresholds(p.thresholds()), nil
+			Min(0).Thresholds(p.thresholds()).NoValue(p.none), nil
 	case rows:
 		return table.NewPanelBuilder().Id(id).Title(p.title).Description(p.desc).Datasource(source()).Height(h).Span(w).Targets(qs).
 			Unit(p.unit).Filterable(true).WithTransformation(p.columns()).
 			Footer(common.NewTableFooterOptionsBuilder().Show(false).Reducer([]string{"sum"})), nil
 	}
 	b := timeseries.NewPanelBuilder().Id(id).Title(p.title).Description(p.desc).Datasource(source()).Height(h).Span(w).Targets(qs).
-		Unit(p.unit).AxisSoftMin(0).LineWidth(1).ShowPoints(common.VisibilityModeNever).Thresholds(p.thresholds()).
+		Unit(p.unit).AxisSoftMin(0).LineWidth(2).ShowPoints(common.VisibilityModeNever).Thresholds(p.thresholds()).
 		Tooltip(common.NewVizTooltipOptionsBuilder().Mode(common.TooltipDisplayModeMulti).Sort(common.SortOrderDescending)).
 		Legend(common.NewVizLegendOptionsBuilder().DisplayMode(common.LegendDisplayModeList).Placement(common.LegendPlacementBottom).ShowLegend(true))
 	// What is 0 has an axis up to 100 otherwise: 10,000 %, or 1.67 minutes.
 	if most, ok := map[string]float64{"percentunit": 1e-3, "s": 1e-5}[p.unit]; ok {
 		b.AxisSoftMax(most)
+	}
+	if p.none != "" {
+		b.NoValue(p.none)
 	}
 	if p.kind == areas {
 		b.FillOpacity(40).Stacking(common.NewStackingConfigBuilder().Mode(common.StackingModeNormal))
@@ -159,6 +169,9 @@ func sel(metric string, more ...string) string {
 func own(metric string, more ...string) string {
 	return metric + "{" + strings.Join(append([]string{`job=~"$job"`, `instance=~"$instance"`}, more...), ",") + "}"
 }
+
+// perSecond is the unit of what happens so often: thousands are K, millions M.
+func perSecond(what string) string { return "count:" + what + "/s" }
 
 // rate is how fast a counter grows.
 func rate(selector string) string { return "rate(" + selector + "[$__rate_interval])" }

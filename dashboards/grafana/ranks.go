@@ -13,11 +13,11 @@ func ranks() *board {
 		desc: "The ranks of a model side by side. Ranks wait for each other in collectives: all their lanes become as long as the slowest. Who is late has the most work of its own and waits least in collectives; the others are not to blame.",
 		sections: []section{
 			{"Who is late", []panel{
-				{title: "The late rank", desc: "How much more of its own work each rank has in a step than the least of its peers: the same service, model and pipeline stage. The longest bar is who the others wait for. Collectives are left out, since waiting is in them.", kind: bars, unit: "s", width: 24, targets: []target{
+				{title: "The late rank", desc: "How much more of its own work each rank has in a step than the least of its peers: the same service, model and pipeline stage. The longest bar is who the others wait for. Collectives are left out, since waiting is in them.", kind: bars, unit: "s", width: 24, none: noKernels + " on every rank", targets: []target{
 					{expr: "sort_desc(" + sel(lateness) + ")", legend: "{{engine}}"}}},
 				{title: "Own work in a step", desc: "Lane time of a step less the time in collective kernels (15 minutes).", unit: "s", targets: []target{
 					{expr: sel(ownTime), legend: "{{engine}}"}}},
-				{title: "In collectives in a step", desc: "Time of a step in collective kernels, as armed steps measured it (15 minutes). Who waits has much of it; who is late has least.", unit: "s", targets: []target{
+				{title: "In collectives in a step", desc: "Time of a step in collective kernels, as armed steps measured it (15 minutes). Who waits has much of it; who is late has least.", unit: "s", none: noKernels, targets: []target{
 					{expr: sel(collective), legend: "{{engine}}"}}},
 			}},
 			{"The same lane across ranks", []panel{
@@ -31,7 +31,7 @@ func ranks() *board {
 					{expr: quantile("0.5", "engine, lane", "lanetrace_gpu_lane_queue_delay_seconds", lane), legend: "{{lane}} {{engine}}"}}},
 			}},
 			{"Ranks", []panel{
-				{title: "Steps a second by rank", desc: "Ranks of one model take the same steps; one that takes fewer is not in step, or loses entries.", unit: "ops", targets: []target{
+				{title: "Steps a second by rank", desc: "Ranks of one model take the same steps; one that takes fewer is not in step, or loses entries.", unit: perSecond("steps"), targets: []target{
 					{expr: sumRate("engine", sel("lanetrace_steps_total")), legend: "{{engine}}"}}},
 				{title: "Uncertainty of GPU clocks by rank", desc: "Differences below the sum of two of these say nothing where positions are compared. Durations are not touched.", unit: "s", targets: []target{
 					{expr: "max by (engine) (" + sel("lanetrace_clock_uncertainty_seconds") + ")", legend: "{{engine}}"}}},

@@ -8,7 +8,7 @@ func steps() *board {
 		desc: "Steps and lanes of engines by the GPU's own clock. Armed steps, whose kernels were timed, are left out of durations.",
 		sections: []section{
 			{"Steps", []panel{
-				{title: "Steps a second", desc: "Steps closed, armed ones among them.", unit: "ops", targets: []target{
+				{title: "Steps a second", desc: "Steps closed, armed ones among them.", unit: perSecond("steps"), targets: []target{
 					{expr: sumRate("engine", sel("lanetrace_steps_total")), legend: "{{engine}}"}}},
 				{title: "Step duration", desc: "A step from the earlier of its begin on the host and its first span to the later of its end on the host and its last span. Points are exemplars: they lead to the trace.", unit: "s", targets: []target{
 					{expr: quantile("0.5", "engine", "lanetrace_step_duration_seconds"), legend: "{{engine}} p50"},
@@ -18,7 +18,7 @@ func steps() *board {
 				{title: "Steps on the host", desc: "A step's part on the host, from its begin to its end. An asynchronous engine's is shorter than the step.", unit: "s", targets: []target{
 					{expr: quantile("0.5", "engine", "lanetrace_step_host_duration_seconds"), legend: "{{engine}} p50"},
 					{expr: quantile("0.99", "engine", "lanetrace_step_host_duration_seconds"), legend: "{{engine}} p99"}}},
-				{title: "What limits steps", desc: "Complete steps by what limited them: the GPU's work, the host's launches, or nothing that can be told from their spans.", kind: areas, unit: "ops", targets: []target{
+				{title: "What limits steps", desc: "Complete steps by what limited them: the GPU's work, the host's launches, or nothing that can be told from their spans.", kind: areas, unit: perSecond("steps"), width: 24, targets: []target{
 					{expr: sumRate("bound", sel("lanetrace_steps_bound_total")), legend: "{{bound}}"}}},
 			}},
 			{"Lanes", []panel{
@@ -47,15 +47,15 @@ func steps() *board {
 			{"Slow steps and traces", []panel{
 				{title: "Longest steps", desc: "The upper end of the bucket with the longest step. Points are exemplars: they lead to the trace.", unit: "s", targets: []target{
 					{expr: quantile("1", "engine", "lanetrace_step_duration_seconds"), legend: "{{engine}}", exemplar: true}}},
-				{title: "Slow steps", desc: "Steps that exceed the 99th percentile of their class by half, by what became of timing the next ones kernel by kernel.", unit: "ops", targets: []target{
-					{expr: sumRate("reason", sel("lanetrace_steps_slow_total")), legend: "{{reason}}"}}},
-				{title: "Steps selected as traces", desc: "Steps selected for export, by why.", kind: areas, unit: "ops", targets: []target{
+				{title: "Slow steps", desc: "Steps that exceed the 99th percentile of their class by half, by what became of timing the next ones kernel by kernel.", unit: perSecond("steps"), targets: []target{
+					{expr: sumRate("reason", sel("lanetrace_steps_slow_total")), legend: "arming: {{reason}}"}}},
+				{title: "Steps selected as traces", desc: "Steps selected for export, by why.", kind: areas, unit: perSecond("steps"), targets: []target{
 					{expr: sumRate("reason", sel("lanetrace_steps_selected_total")), legend: "{{reason}}"}}},
-				{title: "Incomplete steps", desc: "Steps closed before everything they opened was accounted for.", unit: "ops", targets: []target{
+				{title: "Incomplete steps", desc: "Steps closed before everything they opened was accounted for.", unit: perSecond("steps"), targets: []target{
 					{expr: sumRate("engine, reason", sel("lanetrace_steps_incomplete_total")), legend: "{{engine}} {{reason}}"}}},
 			}},
 			{"Requests", []panel{
-				{title: "Requests ended", desc: "Requests that ended, of those whose traces are recorded.", unit: "ops", targets: []target{
+				{title: "Requests ended", desc: "Requests that ended, of those whose traces are recorded.", unit: perSecond("requests"), targets: []target{
 					{expr: sumRate("engine", sel("lanetrace_requests_ended_total")), legend: "{{engine}}"}}},
 				{title: "Requests open", desc: "Requests of which the sidecar gathers the steps.", unit: "short", targets: []target{
 					{expr: "sum by (engine) (" + sel("lanetrace_requests_open") + ")", legend: "{{engine}}"}}},

@@ -220,10 +220,12 @@ func surveyDevices(t *testing.T, path string) map[string][]of {
 	t.Helper()
 	f, src := firstRun(t, path)
 
-	// Steps count when all of them is there.
+	// Steps count when all of them is there, unless they ended before reading began.
+	beganNS := src.NowMonoNS()
 	type step struct {
 		opened, landed uint32
 		ended          bool
+		endNS          int64
 		attrs          spanring.StepAttrs
 	}
 	steps := make(map[uint64]*step)
@@ -260,6 +262,7 @@ func surveyDevices(t *testing.T, path string) map[string][]of {
 				}
 				st = get(s.Step)
 				st.landed++
+				st.endNS = max(st.endNS, s.EndMonoNS())
 			case spanring.KindStepEnd:
 				e, err := w.StepEnd()
 				if err != nil {
@@ -267,8 +270,9 @@ func surveyDevices(t *testing.T, path string) map[string][]of {
 				}
 				st = get(e.Step)
 				st.ended, st.opened = true, e.Opened
+				st.endNS = max(st.endNS, e.MonoNS)
 			}
-			if st != nil && st.ended && st.landed == st.opened {
+			if st != nil && st.ended && st.landed == st.opened && st.endNS > beganNS {
 				work.steps++
 				work.generated += float64(st.attrs.DecodeTokens)
 				work.prompt += float64(st.attrs.PrefillTokens)

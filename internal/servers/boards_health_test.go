@@ -200,9 +200,9 @@ func healthily(runs map[string]*surveyed, at time.Time, own ownFigures) map[stri
 		return map[string]float64{"kernels": float64(c[spanring.CtrArmedCostNS]) / of, "lanes": float64(c[spanring.CtrLaneCostNS]) / of}
 	})
 	return map[string][]of{
-		"health: Begun, less what became of it":     {{0, "engine", each(zero), exactly}},
-		"health: Published, less what became of it": {{0, "engine", each(zero), exactly}},
-		"health: Received, less what became of it":  {{0, "engine", each(zero), exactly}},
+		"health: Spans unaccounted for in engines":  {{0, "engine", each(zero), exactly}},
+		"health: Entries unaccounted for":           {{0, "engine", each(zero), exactly}},
+		"health: Spans unaccounted for in sidecars": {{0, "engine", each(zero), exactly}},
 		"health: Spans dropped":                     {{0, "engine", each(func(s *surveyed) float64 { return float64(s.counters[spanring.CtrDropped]) }), exactly}},
 		"health: Spans failed":                      {{0, "engine", each(failed), exactly}},
 		"health: Entries lost":                      {{0, "engine", each(zero), exactly}},

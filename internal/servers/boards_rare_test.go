@@ -361,7 +361,7 @@ func rarely(runs map[string]*surveyed, at time.Time) map[string][]of {
 	launches := make(map[string][]float64)
 	for _, s := range runs {
 		for g, took := range s.graphs {
-			graphTime[g] += sum(took) * float64(s.steps[0]+s.steps[1]) / float64(s.steps[1]) / ruleWindow
+			graphTime[g] += sum(took) * float64(s.steps[0]+s.steps[1]) / float64(s.steps[1]) / rateWindow
 			launches[g] = append(launches[g], took...)
 		}
 	}

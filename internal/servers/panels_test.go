@@ -160,7 +160,8 @@ func TestPanelsDrawn(t *testing.T) {
 	ranks := servers.StartPrometheus(t, servers.PrometheusOptions{Targets: []string{sidecar(t, dir, nil).URL}, Rules: rules})
 	ofDemo.AwaitTargets(1)
 	ranks.AwaitTargets(1)
-	at := scrapedAfter(t, ofDemo, time.Now().Add(drawnSeconds*time.Second))
+	// Rates are of 30 seconds, and whole from then on.
+	at := scrapedAfter(t, ofDemo, time.Now().Add((30+drawnSeconds)*time.Second))
 	pictures := os.Getenv("LANETRACE_IMAGES")
 	drawn := seen(t, ofDemo, at, draw(t, ofDemo, at, pictures))
 	at = scrapedAfter(t, ranks, time.Now())

@@ -29,8 +29,8 @@ async function asked(target) {
 }
 
 // NoData is what Grafana shows in place of nothing.
-function NoData() {
-  return <div className="no-data" style={{ height: "100%", display: "flex", alignItems: "center", justifyContent: "center", color: theme.colors.text.secondary }}>No data</div>;
+function NoData({ said }) {
+  return <div className="no-data" style={{ height: "100%", display: "flex", alignItems: "center", justifyContent: "center", color: theme.colors.text.secondary }}>{said ?? "No data"}</div>;
 }
 
 function Values({ panel, frames, w, h }) {
@@ -48,7 +48,7 @@ function Values({ panel, frames, w, h }) {
 
 function Body({ panel, frames, w, h }) {
   const rows = frames.some((f) => f.length > 0 && (panel.type === "table" || f.fields.some((x) => x.type === FieldType.number && x.values.some((v) => v !== null))));
-  if (!rows) return <NoData />;
+  if (!rows) return <NoData said={panel.fieldConfig.defaults.noValue} />;
   switch (panel.type) {
     case "timeseries":
       return <TimeSeries frames={frames} width={w} height={h} timeRange={timeRange} timeZone="utc" legend={panel.options.legend} options={panel.options} />;
@@ -118,7 +118,7 @@ async function main() {
       noData: at.querySelector(".no-data") !== null,
       text: at.innerText,
       colors: canvases.reduce((n, c) => n + colorsIn(c), 0),
-      unit: p.fieldConfig.defaults.unit ?? "", unitKnown: units.has(p.fieldConfig.defaults.unit) && (!p.options.yAxis?.unit || units.has(p.options.yAxis.unit)),
+      unit: p.fieldConfig.defaults.unit ?? "", unitKnown: (units.has(p.fieldConfig.defaults.unit) || /^count:.*\/s$/.test(p.fieldConfig.defaults.unit)) && (!p.options.yAxis?.unit || units.has(p.options.yAxis.unit)),
     };
   });
 
