@@ -289,7 +289,11 @@ static bool callback_may(enum fn_id fn) {
   }
 }
 
+// No call is a cancellation point: one waits and writes with the lock held.
+static _Thread_local int cancelling;
+
 CUresult lt_enter(enum fn_id fn) {
+  pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancelling);
   pthread_mutex_lock(&drv.lock);
   fn_calls[fn]++;
   fn_calls_total++;
@@ -307,13 +311,12 @@ CUresult lt_enter(enum fn_id fn) {
     else if (in_callback && !callback_may(fn))
       r = CUDA_ERROR_NOT_PERMITTED;
   }
-  if (r != CUDA_SUCCESS)
-    pthread_mutex_unlock(&drv.lock);
-  return r;
+  return r != CUDA_SUCCESS ? lt_leave(r) : r;
 }
 
 CUresult lt_leave(CUresult r) {
   pthread_mutex_unlock(&drv.lock);
+  pthread_setcancelstate(cancelling, NULL);
   return r;
 }
 
