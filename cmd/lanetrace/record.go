@@ -187,4 +187,7 @@ func (t *pickTap) Ended(e *collector.Engine) {
 	if t.picks(e) {
 		t.w.Ended(e)
 	}
+	t.mu.Lock()
+	delete(t.picked, e)
+	t.mu.Unlock()
 }

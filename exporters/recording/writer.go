@@ -1,6 +1,7 @@
 package recording
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -70,6 +71,7 @@ type Writer struct {
 	nRuns  int
 	stats  Stats
 	err    error
+	lost   error // why a run is not recorded, the first time
 	closed bool
 
 	readingsMu  sync.Mutex // taken before mu
@@ -317,15 +319,27 @@ func (r *Run) End() error {
 // Entries implements [collector.Tap].
 func (w *Writer) Entries(e *collector.Engine, entries []spanring.Entry) {
 	if r := w.runOf(e); r != nil {
-		_ = r.Append(entries) // kept for Err
+		w.lose(r.Append(entries))
 	}
+}
+
+// lose keeps for Err why a run, or the rest of it, is not recorded.
+func (w *Writer) lose(err error) {
+	if err == nil {
+		return
+	}
+	w.mu.Lock()
+	if w.lost == nil {
+		w.lost = err
+	}
+	w.mu.Unlock()
 }
 
 // Ended implements [collector.Tap].
 func (w *Writer) Ended(e *collector.Engine) {
 	r := w.runOf(e)
 	if r != nil {
-		_ = r.End() // kept for Err
+		w.lose(r.End())
 	}
 	w.runsMu.Lock()
 	delete(w.runs, e)
@@ -342,6 +356,7 @@ func (w *Writer) runOf(e *collector.Engine) *Run {
 	}
 	r, err := w.Begin(e.Source())
 	if err != nil {
+		w.lose(err)
 		r = nil
 	}
 	w.runsMu.Lock()
@@ -356,18 +371,19 @@ func (w *Writer) Flush() error {
 	runs := slices.Clone(w.order)
 	w.runsMu.Unlock()
 	for _, r := range runs {
-		_ = r.Flush() // kept for Err
+		w.lose(r.Flush())
 	}
 	w.readingsMu.Lock()
 	defer w.readingsMu.Unlock()
 	return w.flushReadings()
 }
 
-// Err is the failure that ended the recording, nil while there is none.
+// Err is the failure that ended the recording or, while there is none, why a run is
+// not recorded. It is nil while all is.
 func (w *Writer) Err() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.err
+	return cmp.Or(w.err, w.lost)
 }
 
 // Stats are what has been written so far.
@@ -387,7 +403,7 @@ func (w *Writer) Close() error {
 	runs := slices.Clone(w.order)
 	w.runsMu.Unlock()
 	for _, r := range runs {
-		_ = r.End() // kept for Err
+		w.lose(r.End())
 	}
 	w.readingsMu.Lock()
 	_ = w.flushReadings() // kept for Err
@@ -411,7 +427,7 @@ func (w *Writer) Close() error {
 			w.err = fmt.Errorf("close recording: %w", err)
 		}
 	}
-	return w.err
+	return cmp.Or(w.err, w.lost)
 }
 
 func (w *Writer) closeError() error {
