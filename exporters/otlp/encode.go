@@ -392,6 +392,8 @@ func appendSpan(b []byte, s *collector.Step, i int, trace collector.TraceID) []b
 	return appendTail(b, at, ownFlags)
 }
 
+const attrEngine = "lanetrace.engine"
+
 // Attributes of resources.
 var (
 	keyService    = newKey("service.name")
@@ -402,7 +404,7 @@ var (
 	keyHWID       = newKey("hw.id")
 	keyHWName     = newKey("hw.name")
 	keyHWType     = newKey("hw.type")
-	keyEngine     = newKey("lanetrace.engine")
+	keyEngine     = newKey(attrEngine)
 	keyProducer   = newKey("lanetrace.producer")
 	keyRankData   = newKey("lanetrace.rank.data")
 	keyRankTensor = newKey("lanetrace.rank.tensor")

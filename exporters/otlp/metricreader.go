@@ -169,17 +169,28 @@ func (x *metricExporter) export(ctx context.Context, rm *metricdata.ResourceMetr
 	for _, rm := range rms {
 		o := outcome{err: errNotSent}
 		sent := x.Exporter.Export(context.WithValue(ctx, outcomeKey{}, &o), rm)
-		if sent != nil && o.err == nil && o.rejected == 0 {
+		if sent == nil {
+			continue
+		}
+		if o.err == nil && o.rejected == 0 {
 			// It took everything and had something to say, which to the SDK is an error.
 			x.warn.say("OTLP receiver took metrics with a remark", "message", collector.CleanText(o.message))
 			continue
 		}
-		err = cmp.Or(err, sent)
-		if again, _ := retryable(o.err); sent != nil && o.err != nil && again {
+		err = cmp.Or(err, fmt.Errorf("metrics of %s: %w", whose(rm), sent))
+		if again, _ := retryable(o.err); o.err != nil && again {
 			break
 		}
 	}
 	return err
+}
+
+// whose says whose metrics a resource's are.
+func whose(rm *metricdata.ResourceMetrics) string {
+	if v, ok := rm.Resource.Set().Value(attrEngine); ok {
+		return "engine " + v.AsString()
+	}
+	return "the sidecar"
 }
 
 // Shutdown ends the exporter and its connections.

@@ -93,7 +93,7 @@ func TestMetricsOfOneEngineRefused(t *testing.T) {
 		pushes  [2]uint64
 		said    string
 	}{
-		{"refused", refusal{codes.InvalidArgument, http.StatusBadRequest, 0, "no such tenant"}, "lanetrace bad good", [2]uint64{0, 1}, "no such tenant"},
+		{"refused", refusal{codes.InvalidArgument, http.StatusBadRequest, 0, "no such tenant"}, "lanetrace bad good", [2]uint64{0, 1}, "metrics of engine bad: "},
 		{"in part", refusal{codes.OK, http.StatusOK, 7, "out of order"}, "lanetrace bad good", [2]uint64{0, 1}, "out of order"},
 		{"a remark", refusal{codes.OK, http.StatusOK, 0, "use another name"}, "lanetrace bad good", [2]uint64{1, 0}, "use another name"},
 		{"away", refusal{codes.Unavailable, http.StatusServiceUnavailable, 0, "come again"}, "lanetrace bad", [2]uint64{0, 1}, "come again"},
