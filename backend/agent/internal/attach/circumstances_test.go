@@ -25,7 +25,7 @@ func TestCircumstances(t *testing.T) {
 		{what: "close all", steps: 1},
 		{what: "file size", said: "File too large"},
 		{what: "cancel", steps: 3},
-		{what: "primaries", steps: 24},
+		{what: "primaries", steps: 12},
 	} {
 		t.Run(tc.what, func(t *testing.T) {
 			guest := compileEngine(t, "guest.c", true)

@@ -150,7 +150,7 @@ static void cancels(void) {
 // reset behind which nobody has it.
 static void primaries(void) {
   R(cuInit(0));
-  for (int i = 0; i < 12; i++) {
+  for (int i = 0; i < 6; i++) {
     begin();
     begin();
     step();
