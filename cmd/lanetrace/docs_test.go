@@ -133,7 +133,7 @@ func TestDocumentedCommands(t *testing.T) {
 	for f := range pythonFlags(t) {
 		any[f] = true
 	}
-	for _, f := range []string{"--enable-feature", "--cap-drop", "--read-only", "--build-arg", "--gpus"} { // Prometheus' and containers'
+	for _, f := range []string{"--enable-feature", "--cap-drop", "--read-only", "--build-arg", "--gpus", "--enforce-eager"} { // Prometheus', containers' and vLLM's
 		any[f] = true
 	}
 	check := func(path, line string, known map[string]bool, words []string) {
