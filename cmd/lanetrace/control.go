@@ -11,6 +11,7 @@ import (
 
 	"github.com/lanetrace/lanetrace"
 	"github.com/lanetrace/lanetrace/collector"
+	"github.com/lanetrace/lanetrace/internal/report"
 	"github.com/lanetrace/lanetrace/spanring"
 )
 
@@ -94,11 +95,15 @@ func (c *armCmd) Validate() error {
 // Run asks each engine. Only at level kernel are steps armed: below it the request
 // is kept, which is said.
 func (c *armCmd) Run(a *app) error {
+	steps := report.Plural(uint64(c.Steps), "step")
 	return c.ask(a, c.Wait, spanring.Control{ArmSteps: uint32(c.Steps)}, func(e *liveEngine) string {
-		if lanetrace.Level(e.info.Level) < lanetrace.LevelKernel {
-			return fmt.Sprintf("%d steps will be armed once its level is kernel; it is %s: lanetrace level set kernel", c.Steps, collector.LevelText(e.info.Level))
+		switch {
+		case lanetrace.Level(e.info.Level) < lanetrace.LevelKernel:
+			return fmt.Sprintf("%s will be armed once its level is kernel; it is %s: lanetrace level set kernel", steps, collector.LevelText(e.info.Level))
+		case c.Steps == 1:
+			return "the next step is armed"
 		}
-		return fmt.Sprintf("the next %d steps are armed", c.Steps)
+		return fmt.Sprintf("the next %s are armed", steps)
 	})
 }
 

@@ -64,6 +64,9 @@ func TestLevelAndArm(t *testing.T) {
 	if want := name(a, "alpha") + ": 7 steps will be armed once its level is kernel; it is lane: lanetrace level set kernel\n"; out != want {
 		t.Errorf("arm below kernel: %q, want %q", out, want)
 	}
+	if out, _ = runs(t, 0, "arm", "--steps", "1", "--engine", "alpha", "--dir", dir); !strings.Contains(out, ": 1 step will be armed ") {
+		t.Errorf("arm one below kernel: %q", out)
+	}
 	out, _ = runs(t, 0, "level", "set", "kernel", "--engine", id(a)[:6], "--dir", dir)
 	if want := name(a, "alpha") + ": level kernel\n"; out != want || a.Level() != lanetrace.LevelKernel || b.Level() != lanetrace.LevelOff {
 		t.Errorf("level set for one: %q, want %q; levels %v, %v", out, want, a.Level(), b.Level())
@@ -71,6 +74,9 @@ func TestLevelAndArm(t *testing.T) {
 	out, _ = runs(t, 0, "level", "set", "kernel", "--dir", dir)
 	if strings.Count(out, ": level kernel\n") != 2 || b.Level() != lanetrace.LevelKernel {
 		t.Errorf("level set for all: %q; level of beta %v", out, b.Level())
+	}
+	if out, _ = runs(t, 0, "arm", "--steps", "1", "--engine", "alpha", "--dir", dir); !strings.HasSuffix(out, ": the next step is armed\n") {
+		t.Errorf("arm one: %q", out)
 	}
 	out, _ = runs(t, 0, "arm", "--steps", "3", "--engine", "beta", "--dir", dir)
 	if want := name(b, "beta") + ": the next 3 steps are armed\n"; out != want {

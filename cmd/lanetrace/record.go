@@ -137,7 +137,7 @@ func (a *app) showProgress(w *recording.Writer, give func(), stop <-chan struct{
 func progressText(s recording.Stats) string {
 	gpus := ""
 	if s.Readings > 0 {
-		gpus = report.Count(s.Readings) + " readings of GPUs, "
+		gpus = report.Plural(s.Readings, "reading") + " of GPUs, "
 	}
 	return fmt.Sprintf("%s, %s entries, %s%s bytes", report.Plural(uint64(s.Runs), "run"), report.Count(s.Entries), gpus, report.Count(uint64(s.Bytes)))
 }

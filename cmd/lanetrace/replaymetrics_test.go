@@ -152,7 +152,7 @@ func TestReplayMetrics(t *testing.T) {
 func TestReplayBadReadings(t *testing.T) {
 	path := badReadings(t)
 	text, stderr := runs(t, 0, "replay", path, "--speed", "max", "--metrics", "-")
-	if stderr != "lanetrace: warning: 3 readings of GPUs cannot be and were left out\n" || strings.Contains(text, "\nhw_") {
+	if stderr != "lanetrace: warning: left out: 3 readings of GPUs that cannot be\n" || strings.Contains(text, "\nhw_") {
 		t.Errorf("%q", stderr)
 	}
 	refused := series{"lanetrace_device_readings_refused_total", []string{`reason="malformed"`}, func(v float64) bool { return v == 3 }}

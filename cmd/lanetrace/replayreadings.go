@@ -7,6 +7,7 @@ import (
 	"github.com/lanetrace/lanetrace/collector"
 	"github.com/lanetrace/lanetrace/collector/device"
 	"github.com/lanetrace/lanetrace/exporters/recording"
+	"github.com/lanetrace/lanetrace/internal/report"
 )
 
 // replayReadings plays the readings of GPUs beside runs. A nil *replayReadings plays
@@ -71,6 +72,6 @@ func (r *replayReadings) refused() (n uint64) {
 // sayRefused says how many readings were none.
 func (a *app) sayRefused(n uint64) {
 	if n > 0 {
-		a.say("warning: %d readings of GPUs cannot be and were left out", n)
+		a.say("warning: left out: %s of GPUs that cannot be", report.Plural(n, "reading"))
 	}
 }

@@ -138,7 +138,7 @@ func TestReplayGPUsAlone(t *testing.T) {
 func TestReportOnBadReadings(t *testing.T) {
 	path := badReadings(t)
 	text, stderr := runs(t, 0, "report", path)
-	if stderr != "lanetrace: warning: 3 readings of GPUs cannot be and were left out\n" || strings.Contains(text, "GPUS") || !strings.Contains(text, "LOSS ACCOUNT") {
+	if stderr != "lanetrace: warning: left out: 3 readings of GPUs that cannot be\n" || strings.Contains(text, "GPUS") || !strings.Contains(text, "LOSS ACCOUNT") {
 		t.Errorf("%q, %s", stderr, text)
 	}
 	// Any byte behind the file's header.

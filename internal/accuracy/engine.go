@@ -135,9 +135,9 @@ func (e *engine) spin(g grid, cycles uint64) error {
 
 // landed waits until nothing is in flight.
 func (e *engine) landed() error {
-	for end := time.Now().Add(30 * time.Second); e.dev.Recorder().InFlight() > 0; time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(time.Minute); e.dev.Recorder().InFlight() > 0; time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
-			return fmt.Errorf("%d spans have not landed within 30 s", e.dev.Recorder().InFlight())
+			return fmt.Errorf("%d spans have not landed within a minute", e.dev.Recorder().InFlight())
 		}
 	}
 	return nil
