@@ -131,7 +131,7 @@ func (p *panel) build(id uint32) (cog.Builder[dashboard.Panel], error) {
 				Scale(heatmap.HeatmapColorScaleExponential).Exponent(0.5).Steps(64).Reverse(false)), nil
 	case value:
 		return stat.NewPanelBuilder().Id(id).Title(p.title).Description(p.desc).Datasource(source()).Height(h).Span(w).Targets(qs).
-			Unit(p.unit).ReduceOptions(last).GraphMode(common.BigValueGraphModeArea).ColorMode(common.BigValueColorModeValue).
+			Unit(p.unit).ReduceOptions(last).GraphMode(common.BigValueGraphModeNone).ColorMode(common.BigValueColorModeValue).
 			TextMode(common.BigValueTextModeAuto).Orientation(common.VizOrientationAuto).Thresholds(p.thresholds()), nil
 	case bars:
 		return bargauge.NewPanelBuilder().Id(id).Title(p.title).Description(p.desc).Datasource(source()).Height(h).Span(w).Targets(qs).

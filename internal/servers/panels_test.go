@@ -36,8 +36,12 @@ type drawnBoard struct {
 	Panels   []drawnPanel
 }
 
-// drawnSeconds is how much of the demo is drawn.
-const drawnSeconds = 45
+// drawnSeconds is how much of the demo is drawn, drawnRate what rates are of: in all less
+// than the minute that the demo plays before it begins anew.
+const (
+	drawnSeconds = 35
+	drawnRate    = 15 * time.Second
+)
 
 // steady has an engine take a step each 20 ms, one in four of them armed, until the
 // test ends.
@@ -64,7 +68,7 @@ func steady(t *testing.T, s *scripted) {
 // pictures go to a folder, if any is named.
 func draw(t *testing.T, m *servers.Prometheus, at time.Time, pictures string, only ...string) (boards map[string]drawnBoard) {
 	t.Helper()
-	args := []string{"render.mjs", "--prometheus", m.URL, "--boards", filepath.Join(servers.Root(t), "dashboards", "grafana"), "--rate", "30s",
+	args := []string{"render.mjs", "--prometheus", m.URL, "--boards", filepath.Join(servers.Root(t), "dashboards", "grafana"), "--rate", drawnRate.String(),
 		"--end", fmt.Sprintf("%.3f", float64(at.UnixMilli())/1e3), "--seconds", fmt.Sprint(drawnSeconds), "--step", "1", "--only", strings.Join(only, ",")}
 	if pictures != "" {
 		args = append(args, "--out", pictures)
@@ -108,9 +112,9 @@ func seen(t *testing.T, m *servers.Prometheus, at time.Time, boards map[string]d
 		}
 		has := false
 		for _, e := range p.Exprs {
-			q := "(" + servers.Interpolate(e, "30s") + fmt.Sprintf(")[%ds:1s]", drawnSeconds)
+			q := "(" + servers.Interpolate(e, drawnRate.String()) + fmt.Sprintf(")[%ds:1s]", drawnSeconds)
 			if d.Type == "table" || d.Type == "bargauge" { // of now
-				q = servers.Interpolate(e, "30s")
+				q = servers.Interpolate(e, drawnRate.String())
 			}
 			ss, err := m.Query(t.Context(), q, at)
 			if err != nil {
@@ -160,8 +164,7 @@ func TestPanelsDrawn(t *testing.T) {
 	ranks := servers.StartPrometheus(t, servers.PrometheusOptions{Targets: []string{sidecar(t, dir, nil).URL}, Rules: rules})
 	ofDemo.AwaitTargets(1)
 	ranks.AwaitTargets(1)
-	// Rates are of 30 seconds, and whole from then on.
-	at := scrapedAfter(t, ofDemo, time.Now().Add((30+drawnSeconds)*time.Second))
+	at := scrapedAfter(t, ofDemo, time.Now().Add(drawnRate+drawnSeconds*time.Second))
 	pictures := os.Getenv("LANETRACE_IMAGES")
 	drawn := seen(t, ofDemo, at, draw(t, ofDemo, at, pictures))
 	at = scrapedAfter(t, ranks, time.Now())
