@@ -46,12 +46,14 @@ func newTab(t *testing.T, url string, scripts ...string) *tab {
 	alloc, cancel := chromedp.NewExecAllocator(context.Background(), flags...)
 	t.Cleanup(cancel)
 	ctx, cancel := chromedp.NewContext(alloc)
+	t.Cleanup(cancel)
+	ctx, cancel = context.WithTimeout(ctx, 3*patience)
 	t.Cleanup(func() {
-		_ = chromedp.Cancel(ctx) // ends the browser, and waits for it
+		// Ends the browser, and waits for it. One whose context ends is killed, and leaves
+		// files behind.
+		_ = chromedp.Cancel(ctx)
 		cancel()
 	})
-	ctx, cancel = context.WithTimeout(ctx, 3*patience)
-	t.Cleanup(cancel)
 	b := &tab{t: t, ctx: ctx}
 	note := func(format string, args ...any) {
 		b.mu.Lock()

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/chromedp/cdproto/input"
 	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
 )
@@ -101,6 +102,29 @@ func TestNotes(t *testing.T) {
 	}
 	if fmt.Sprintf("%q", got) != fmt.Sprintf("%q", want) {
 		t.Errorf("notes\n%q\nwant\n%q", got, want)
+	}
+	b.clean()
+}
+
+// The mouse on a chart has its values said, of one moment, and not when it is elsewhere.
+func TestChartValues(t *testing.T) {
+	addr, _ := start(t, "demo")
+	b := newTab(t, "http://"+addr+"/")
+	b.until("four seconds", `globalThis.lanetrace?.state()?.engine?.seconds >= 4 && document.querySelectorAll(".chart canvas").length === 3`)
+	for id, want := range map[string]string{
+		"lanes-time":  `^(now|−\d+ s)\n.*decode p50: [\d.]+ .s\n.*prefill p99: [\d.]+ .s$`,
+		"lanes-share": `^(now|−\d+ s)\n.*decode: [\d.]+ %\n`,
+		"memory-time": `^(now|−\d+ s)\nwith slack: 72\d MiB\nlive: 716 MiB\n.*model.go:171: 456 MiB\npeak: 716 MiB$`,
+	} {
+		b.do(chromedp.Evaluate(`document.getElementById("`+id+`").scrollIntoView({ block: "center" })`, nil))
+		at := js[[2]float64](b, `((r) => [r.x + r.width * 0.8, r.y + r.height / 2])(document.querySelector("#`+id+` .u-over").getBoundingClientRect())`)
+		poll(t, "values of "+id, func() bool { // a chart that is made anew waits for the mouse
+			b.mouse(input.MouseMoved, at[0]-1, at[1], nil)
+			b.mouse(input.MouseMoved, at[0], at[1], nil)
+			return js[bool](b, fmt.Sprintf(`!document.getElementById("tip").hidden && new RegExp(%q, "s").test(document.getElementById("tip").textContent)`, want))
+		})
+		b.mouse(input.MouseMoved, 2, 2, nil)
+		b.until("nothing said of "+id, `document.getElementById("tip").hidden`)
 	}
 	b.clean()
 }

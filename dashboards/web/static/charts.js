@@ -21,6 +21,7 @@ const ago = (s) => (s === 0 ? "now" : s % 60 === 0 ? `${s / 60} min` : `${s} s`)
 export class Charts {
   constructor() {
     this.plots = {};
+    this.said = null; // the chart whose values are said
     this.reset();
     new ResizeObserver(() => {
       for (const [id, p] of Object.entries(this.plots)) {
@@ -39,8 +40,7 @@ export class Charts {
   }
 
   clear() {
-    for (const p of Object.values(this.plots)) p.plot.destroy();
-    this.plots = {};
+    this.drop(...Object.keys(this.plots));
   }
 
   add(e) {
@@ -105,6 +105,10 @@ export class Charts {
 
   drop(...ids) {
     for (const id of ids) {
+      if (this.said === id) {
+        this.said = null;
+        tip(null);
+      }
       this.plots[id]?.plot.destroy();
       delete this.plots[id];
     }
