@@ -85,9 +85,9 @@ func build(t *testing.T, to, nvml string) error {
 	if !strings.Contains(build, "-o /out/lanetrace ") {
 		return fmt.Errorf("no build in the Dockerfile: %q", build)
 	}
-	c := exec.Command("sh", "-ec", strings.ReplaceAll(build, "/out/lanetrace", to))
+	c := exec.Command("sh", "-ec", strings.ReplaceAll(build, "/out/lanetrace", `"$TO"`))
 	c.Dir = "../.." // what is copied to /src
-	c.Env = append(os.Environ(), "NVML="+nvml)
+	c.Env = append(os.Environ(), "NVML="+nvml, "TO="+to)
 	if out, err := c.CombinedOutput(); err != nil {
 		return fmt.Errorf("%s: %w\n%s", build, err, out)
 	}
@@ -561,7 +561,7 @@ func tool(t *testing.T, name string, args ...string) string {
 // TestSystemdAnalyze has systemd read the unit, and say how exposed it is.
 func TestSystemdAnalyze(t *testing.T) {
 	p := filepath.Join(t.TempDir(), "lanetrace.service")
-	text := strings.ReplaceAll(read(t, "systemd/lanetrace.service"), "/usr/local/bin/lanetrace", binary(t))
+	text := strings.ReplaceAll(read(t, "systemd/lanetrace.service"), "/usr/local/bin/lanetrace", strconv.Quote(binary(t)))
 	if err := os.WriteFile(p, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
