@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/lanetrace/lanetrace/internal/dl"
 	"github.com/lanetrace/lanetrace/spanring"
@@ -48,16 +47,20 @@ func TestNVMLIsNamedOnce(t *testing.T) {
 			} else {
 				args = append(slices.Clone(args), flag)
 			}
+			if !nvml && args[0] != "run" {
+				args = append(args, "--duration", "300ms")
+			}
 			c := start(t, args...)
 			if nvml {
 				eventually(t, args[0]+" says that there is no NVML", func() bool { return len(named(c)) > 0 })
-			} else {
-				time.Sleep(300 * time.Millisecond)
 			}
-			if args[0] != "run" {
+			switch {
+			case args[0] == "run":
+				if err := os.WriteFile(over, nil, 0o600); err != nil {
+					t.Fatal(err)
+				}
+			case nvml:
 				c.stop()
-			} else if err := os.WriteFile(over, nil, 0o600); err != nil {
-				t.Fatal(err)
 			}
 			if code := c.wait(t); code != 0 && args[0] != "record" {
 				t.Errorf("%s: exit code %d, stderr %q", args[0], code, c.err.String())
