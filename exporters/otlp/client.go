@@ -16,6 +16,7 @@ import (
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/status"
 )
 
@@ -97,12 +98,27 @@ func newClient(endpoint string, getenv Getenv) (otlptrace.Client, error) {
 	}
 	o := []otlptracegrpc.Option{
 		otlptracegrpc.WithRetry(otlptracegrpc.RetryConfig{Enabled: false}),
-		otlptracegrpc.WithDialOption(grpc.WithChainUnaryInterceptor(intercept)),
+		otlptracegrpc.WithDialOption(dialOptions()...),
 	}
 	if endpoint != "" {
 		o = append(o, otlptracegrpc.WithEndpointURL(endpoint))
 	}
 	return otlptracegrpc.NewClient(o...), nil
+}
+
+// pingAfter and pingWait are how long nothing comes from a receiver before it is asked
+// whether it is there, and how long its answer takes at most before another connection
+// is made. A machine that is gone closes none, and the kernel takes a quarter of an hour
+// to notice. gRPC allows no less than 10 s for the one.
+const pingAfter, pingWait = 10 * time.Second, 10 * time.Second
+
+// dialOptions are those of all gRPC clients. A connection over which nothing is under
+// way is left alone.
+func dialOptions() []grpc.DialOption {
+	return []grpc.DialOption{
+		grpc.WithChainUnaryInterceptor(intercept),
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: pingAfter, Timeout: pingWait}),
+	}
 }
 
 // upload sends one request and says what came of it.

@@ -130,6 +130,7 @@ func newTransport(signal string, getenv Getenv) (*http.Transport, error) {
 		IdleConnTimeout:     90 * time.Second,
 		TLSHandshakeTimeout: 10 * time.Second,
 		TLSClientConfig:     c,
+		HTTP2:               &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingWait},
 	}, nil
 }
 

@@ -13,7 +13,6 @@ import (
 	"go.opentelemetry.io/otel/exporters/otlp/otlpmetric/otlpmetricgrpc"
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
-	"google.golang.org/grpc"
 
 	"github.com/lanetrace/lanetrace/collector"
 )
@@ -97,7 +96,7 @@ func newMetricExporter(endpoint string, getenv Getenv, retry bool) (exp sdkmetri
 	if p == protocolHTTP {
 		exp, idle, err = newHTTPMetricExporter(endpoint, getenv, retry)
 	} else {
-		o := []otlpmetricgrpc.Option{otlpmetricgrpc.WithDialOption(grpc.WithChainUnaryInterceptor(intercept))}
+		o := []otlpmetricgrpc.Option{otlpmetricgrpc.WithDialOption(dialOptions()...)}
 		if !retry {
 			o = append(o, otlpmetricgrpc.WithRetry(otlpmetricgrpc.RetryConfig{Enabled: false}))
 		}
