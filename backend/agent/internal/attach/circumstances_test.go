@@ -75,6 +75,21 @@ func TestCircumstances(t *testing.T) {
 	}
 }
 
+// TestContextRefused has a context refused once: that is said, and the next one is timed
+// though it has the same handle.
+func TestContextRefused(t *testing.T) {
+	guest := compileEngine(t, "guest.c", true)
+	r := start(t, runOptions{settle: true, env: []string{"LANETRACE_STEP=step"}}, guest, "refused")
+	if want := "its device cannot be had"; r.code != 0 || strings.Count(r.stderr, "\n") != 1 || !strings.Contains(r.stderr, want) {
+		t.Fatalf("exit code %d, standard error %q, want one line with %q", r.code, r.stderr, want)
+	}
+	got := r.only(t)
+	got.balanced(t)
+	if s, l := got.Counters[spanring.CtrStepsEnded], len(got.Lanes); s != 2 || l != 2 {
+		t.Errorf("%d steps, lanes %q; want 2 steps, and the second's lanes", s, got.Lanes)
+	}
+}
+
 // TestNobodyListens runs a program whose standard error nobody reads any more: what the
 // agent says must not end it.
 func TestNobodyListens(t *testing.T) {

@@ -13,6 +13,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include "control.h"
 #include "cuda_abi.h"
 #include "nvtxclient.h"
 
@@ -163,6 +164,18 @@ static void primaries(void) {
   }
 }
 
+// The first who asks which device a context is on gets no answer.
+static void refused(void) {
+  R(cuInit(0));
+  lt_testdriver_fail("cuCtxGetDevice", CUDA_ERROR_UNKNOWN, 0, 1);
+  for (int i = 0; i < 2; i++) {
+    begin();
+    step();
+    R(cuDevicePrimaryCtxRelease_v2(0));
+  }
+  lt_testdriver_clear_faults();
+}
+
 int main(int argc, char **argv) {
   const char *what = argc > 1 ? argv[1] : "";
   nvtx_open();
@@ -176,6 +189,8 @@ int main(int argc, char **argv) {
     cancels();
   else if (strcmp(what, "primaries") == 0)
     primaries();
+  else if (strcmp(what, "refused") == 0)
+    refused();
   else if (strcmp(what, "step") == 0)
     begin(), step();
   else
