@@ -320,6 +320,34 @@ func TestCursorsNotWritable(t *testing.T) {
 	}
 }
 
+// TestCursorsWritableAgain: what could not be stored of a run that has ended, and moves
+// no more, is stored later, as long as there is its ring.
+func TestCursorsWritableAgain(t *testing.T) {
+	d := ringDir(t)
+	there, gone := newRing(t, d, spanring.Info{Service: "s"}), newRing(t, d, spanring.Info{Service: "gone"})
+	k, err := NewCursors(filepath.Join(t.TempDir(), "cursors"), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, w := range []*spanring.Writer{there, gone} {
+		k.put(w.Info().RunID, w.Path(), Cursor{Ended: true})
+	}
+	if err := errors.Join(os.Remove(k.dir), gone.Remove()); err != nil {
+		t.Fatal(err)
+	}
+	k.write()
+	if err := os.Mkdir(k.dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	k.write()
+	if c := k.get(there.Info().RunID, 0); c == nil || !c.Ended {
+		t.Errorf("stored is %+v", c)
+	}
+	if c := k.get(gone.Info().RunID, 0); c != nil || len(k.moved) != 0 {
+		t.Errorf("of a run whose ring is gone %+v is stored; %d wait", c, len(k.moved))
+	}
+}
+
 func FuzzCursor(f *testing.F) {
 	f.Add([]byte(`{"version":1,"run_id":"00","ring":"/r","from":1,"next":3,"holes":[2],"closed":[[1,1],[3,9]]}`), uint64(3))
 	f.Add([]byte(`{"version":1,"closed":[[18446744073709551615,18446744073709551615]]}`), uint64(0))

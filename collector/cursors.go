@@ -171,7 +171,7 @@ func (k *Cursors) run(ctx context.Context) {
 }
 
 // write writes the cursors that moved. What fails is told once, until it works again,
-// and tried again with the next move.
+// and tried again the next time: a run that has ended moves no more.
 func (k *Cursors) write() {
 	k.mu.Lock()
 	moved := k.moved
@@ -184,6 +184,7 @@ func (k *Cursors) write() {
 	for id, c := range moved {
 		if err := writeCursor(k.path(id), c); err != nil {
 			failed = err
+			k.again(id, c)
 		}
 	}
 	if (failed != nil) != k.fails {
@@ -191,6 +192,18 @@ func (k *Cursors) write() {
 		if failed != nil {
 			k.log.Warn("cursors not stored: a restart sends steps again", "reason", failed.Error())
 		}
+	}
+}
+
+// again has a cursor written the next time, unless it has moved since or its ring is gone.
+func (k *Cursors) again(id spanring.RunID, c cursorFile) {
+	if _, err := os.Lstat(c.Ring); errors.Is(err, fs.ErrNotExist) {
+		return
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if _, moved := k.moved[id]; !moved {
+		k.moved[id] = c
 	}
 }
 
