@@ -152,7 +152,7 @@ var (
 	mLaneQueueDelay = define(gGPU, TypeHistogram, "gpu.lane.queue.delay", "s", "engine lane",
 		"From enqueueing a lane on the host to its start on the GPU; armed steps left out.")
 	mKernelArmedDuration = define(gGPU, TypeHistogram, "gpu.kernel.armed.duration", "s", "engine kernel",
-		"A kernel on the GPU, less the machine's constant. Only the kernels of armed steps are timed: multiplied by steps of both kinds over armed steps it stands for all of them, as the recording rules in dashboards/prometheus do. The kernels that take most time have series of their own, the rest is the kernel other. C++ names are demangled, without template arguments and parameters.")
+		"A kernel on the GPU, less the machine's constant. Only the kernels of armed steps are timed: by armed step it is what a step has of each, as the recording rules in dashboards/prometheus have it. The kernels that take most time have series of their own, the rest is the kernel other. C++ names are demangled, without template arguments and parameters.")
 	mGraphArmedDuration = define(gGPU, TypeHistogram, "gpu.graph.armed.duration", "s", "engine graph",
 		"A graph launch on the GPU, by its event pair; armed steps only. Limited like kernels.")
 	mGPUTime = define(gGPU, TypeCounter, "gpu.time", "s", "engine state",

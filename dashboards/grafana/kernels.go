@@ -42,7 +42,7 @@ func kernels() *board {
 					{expr: sumRate("state", sel("lanetrace_gpu_armed_time_seconds_total")), legend: "{{state}}"}}},
 				{title: "Share of lane time in kernels, 15 minutes", desc: "On armed steps; the rest is launch gaps.", unit: "percentunit", targets: []target{
 					{expr: sel("engine:lanetrace_gpu_busy_in_lane:ratio_rate15m"), legend: "{{engine}}"}}},
-				{title: "Steps for each armed one, 15 minutes", desc: "What kernels are multiplied by to stand for all steps, and the stride at which steps are armed now.", unit: "short", targets: []target{
+				{title: "Steps for each armed one, 15 minutes", desc: "How many steps there were for each whose kernels were timed, and the stride at which steps are armed now.", unit: "short", targets: []target{
 					{expr: sel("engine:lanetrace_steps_per_armed_step:ratio_rate15m"), legend: "{{engine}} measured"},
 					{expr: sel("lanetrace_engine_arming_stride"), legend: "{{engine}} stride"}}},
 				{title: "Launches on armed steps", desc: "Launches a second on armed steps, timed or not.", unit: perSecond("launches"), targets: []target{
