@@ -80,27 +80,32 @@ func add(cs ...spanring.Counter) func(t *testing.T, w *spanring.Writer) {
 	}
 }
 
-// steps writes steps, one after another, until the test ends.
+// steps writes steps, one after another, until the test ends. The first is there when it
+// returns.
 func steps(t *testing.T, w *spanring.Writer) {
+	step := func(n uint64) {
+		b := spanring.StepBegin{Step: n, MonoNS: spanring.MonoNS(), Level: 2}
+		e := spanring.StepEnd{Step: n, MonoNS: spanring.MonoNS() + 1000}
+		for _, ws := range []spanring.Words{b.Words(), e.Words()} {
+			w.Append(&ws)
+		}
+		w.Add(spanring.CtrBegun, 1)
+		w.Add(spanring.CtrLanded, 1)
+	}
+	step(1)
 	done := make(chan struct{})
 	stopped := make(chan struct{})
 	go func() {
 		defer close(stopped)
 		tick := time.NewTicker(20 * time.Millisecond)
 		defer tick.Stop()
-		for n := uint64(1); ; n++ {
-			b := spanring.StepBegin{Step: n, MonoNS: spanring.MonoNS(), Level: 2}
-			e := spanring.StepEnd{Step: n, MonoNS: spanring.MonoNS() + 1000}
-			for _, ws := range []spanring.Words{b.Words(), e.Words()} {
-				w.Append(&ws)
-			}
-			w.Add(spanring.CtrBegun, 1)
-			w.Add(spanring.CtrLanded, 1)
+		for n := uint64(2); ; n++ {
 			select {
 			case <-done:
 				return
 			case <-tick.C:
 			}
+			step(n)
 		}
 	}()
 	t.Cleanup(func() { close(done); <-stopped })

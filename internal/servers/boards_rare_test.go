@@ -214,7 +214,7 @@ func TestBoardsShowWhatIsRare(t *testing.T) {
 	over := time.Now().Add(6 * time.Second)
 	scrapedAfter(t, m, over.Add(-3*time.Second))
 	watched := watch(t, side.PID())
-	at := scrapedAfter(t, m, over)
+	at := restAfter(t, m, over)
 	own := ownFigures{instance: instance(t, side.URL), requests: requests.Load(), sent: sent.Load(), before: before, keptBytes: bytesIn(t, keep)}
 	own.least, own.most = watched()
 	if err := side.Stop(); err != nil {
@@ -498,4 +498,22 @@ func scrapedAfter(t *testing.T, m *servers.Prometheus, after time.Time) (at time
 		return err
 	})
 	return at
+}
+
+// restAfter is a scrape's time after another one when all rules have been evaluated of
+// what was scraped after that. A machine that stands still for seconds has neither
+// meanwhile.
+func restAfter(t *testing.T, m *servers.Prometheus, after time.Time) (at time.Time) {
+	t.Helper()
+	scraped := scrapedAfter(t, m, after)
+	servers.Poll(t, "rules after the end", func() error {
+		rs, err := m.Rules(t.Context())
+		for _, r := range rs {
+			if r.LastEvaluation.Before(scraped.Add(time.Second)) {
+				return fmt.Errorf("%s is of %v", r.Name, r.LastEvaluation)
+			}
+		}
+		return err
+	})
+	return scrapedAfter(t, m, time.Now())
 }

@@ -511,8 +511,8 @@ func TestBoardsShowTheRecording(t *testing.T) {
 		t.Fatal(err)
 	}
 	side.Settled(1)
-	// Some scrapes later everything that was recorded from the last values is there.
-	at := scrapedAfter(t, m, time.Now().Add(5*time.Second))
+	// Everything that is recorded of the last values is there.
+	at := restAfter(t, m, time.Now().Add(5*time.Second))
 
 	want, devices := expected(e, readSpans(t, rec)), deviceMetrics()
 	compare(t, m, at, want)

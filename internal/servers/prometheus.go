@@ -364,7 +364,10 @@ type Rule struct {
 	Health    string `json:"health"` // ok, err or unknown
 	LastError string `json:"lastError"`
 	State     string `json:"state"` // of an alerting rule: inactive, pending or firing
-	Alerts    []struct {
+	// LastEvaluation is when it was evaluated last. What it was evaluated of may be a
+	// group's interval older.
+	LastEvaluation time.Time `json:"lastEvaluation"`
+	Alerts         []struct {
 		Labels      map[string]string `json:"labels"`
 		Annotations map[string]string `json:"annotations"`
 		State       string            `json:"state"`
