@@ -41,6 +41,7 @@ func newTab(t *testing.T, url string, scripts ...string) *tab {
 		chromedp.NoFirstRun, chromedp.NoDefaultBrowserCheck, chromedp.NoSandbox, chromedp.DisableGPU, chromedp.Headless,
 		chromedp.Flag("disable-quic", true), chromedp.Flag("disable-background-networking", true),
 		chromedp.Flag("disable-component-update", true), chromedp.Flag("disable-sync", true),
+		chromedp.Flag("disable-dev-shm-usage", true), // a container's may be too small for a page
 		chromedp.UserDataDir(dir), chromedp.WindowSize(1280, 900), chromedp.WSURLReadTimeout(patience),
 	}
 	alloc, cancel := chromedp.NewExecAllocator(context.Background(), flags...)
