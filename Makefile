@@ -51,16 +51,16 @@ servers: ## Jaeger, Prometheus and an OpenTelemetry Collector into bin/, where t
 .PHONY: test-servers
 test-servers: servers gotestsum ## the pipeline against real servers
 	GO="$(GO)" $(TESTSUM) -count=1 -timeout 40m -tags servers ./internal/servers/...
-	cd tools/browser && $(GO) vet . && "$(CURDIR)"/$(TESTSUM) -count=1 -timeout 20m .
+	cd tools/browser && $(GO) vet . && "$(CURDIR)"/$(TESTSUM) -count=1 -timeout 40m .
 	@if command -v npm >/dev/null; then $(MAKE) test-panels; else echo "NOT TESTED: the boards in Grafana's own components (no npm)"; fi
 
 .PHONY: test-panels
 test-panels: servers panels ## the boards drawn with Grafana's own components; needs npm and Chromium
-	GO="$(GO)" $(GO) test -count=1 -tags servers,panels -run TestPanelsDrawn ./internal/servers/
+	GO="$(GO)" $(GO) test -count=1 -timeout 40m -tags servers,panels -run TestPanelsDrawn ./internal/servers/
 
 .PHONY: panels
 panels: # those components, as tools/panels pins them
-	@[ tools/panels/node_modules/.package-lock.json -nt tools/panels/package-lock.json ] || (cd tools/panels && npm ci --silent)
+	@[ tools/panels/node_modules/.package-lock.json -nt tools/panels/package-lock.json ] || (cd tools/panels && npm ci --no-audit --no-fund --loglevel=error --fetch-retries=5)
 
 .PHONY: images
 images: servers panels ## the pictures in docs/images; needs npm and Chromium
