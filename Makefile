@@ -64,8 +64,8 @@ panels: # those components, as tools/panels pins them
 
 .PHONY: images
 images: servers panels ## the pictures in docs/images; needs npm and Chromium
-	cd tools/browser && LANETRACE_IMAGES=$(CURDIR)/docs/images $(GO) test -count=1 -run TestNumbers .
-	GO="$(GO)" LANETRACE_IMAGES=$(CURDIR)/docs/images $(GO) test -count=1 -tags servers,panels -run TestPanelsDrawn ./internal/servers/
+	cd tools/browser && LANETRACE_IMAGES="$(CURDIR)/docs/images" $(GO) test -count=1 -timeout 40m -run TestNumbers .
+	GO="$(GO)" LANETRACE_IMAGES="$(CURDIR)/docs/images" $(GO) test -count=1 -timeout 40m -tags servers,panels -run TestPanelsDrawn ./internal/servers/
 
 .PHONY: check
 check: generated vet lint agent race fuzz soak-short ## generated files current, vet, lint, the agent built, race detector, 2,000 inputs of each fuzz target, a short soak
