@@ -62,7 +62,7 @@ func TestHubStormSanitized(t *testing.T) {
 	}
 	env := []string{
 		"LANETRACE_KERNEL_SPAN_EVERY=2", "LANETRACE_KERNEL_BUDGET=1", "LANETRACE_PAIRS=64",
-		"TSAN_OPTIONS=exitcode=66", "ASAN_OPTIONS=detect_leaks=0:exitcode=66", "UBSAN_OPTIONS=print_stacktrace=1",
+		testdriver.TSan(t, "exitcode=66"), "ASAN_OPTIONS=detect_leaks=0:exitcode=66", "UBSAN_OPTIONS=print_stacktrace=1",
 	}
 	for _, c := range []struct {
 		name  string

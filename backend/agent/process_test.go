@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lanetrace/lanetrace/internal/testdriver"
 	"github.com/lanetrace/lanetrace/spanring"
 )
 
@@ -35,7 +36,7 @@ func (p *process) said() string {
 func startProcess(t *testing.T, bin string, env []string, args ...string) *process {
 	t.Helper()
 	p := &process{cmd: exec.Command(bin, args...)}
-	p.cmd.Env = append(env, "TSAN_OPTIONS=halt_on_error=1 die_after_fork=0", "PATH="+os.Getenv("PATH"))
+	p.cmd.Env = append(env, testdriver.TSan(t, "halt_on_error=1 die_after_fork=0"), "PATH="+os.Getenv("PATH"))
 	var err error
 	if p.errs, err = os.Create(filepath.Join(t.TempDir(), "stderr")); err != nil {
 		t.Fatal(err)

@@ -52,7 +52,7 @@ func TestSelf(t *testing.T) {
 			"ASAN_OPTIONS=abort_on_error=0:detect_stack_use_after_return=1",
 			"UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1",
 		}},
-		{name: "thread", flag: "-fsanitize=thread", env: []string{"TSAN_OPTIONS=halt_on_error=0:exitcode=66"}},
+		{name: "thread", flag: "-fsanitize=thread", env: []string{TSan(t, "halt_on_error=0 exitcode=66")}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			var flags []string
@@ -79,6 +79,40 @@ func TestSelf(t *testing.T) {
 			}
 			t.Logf("%s", out)
 		})
+	}
+}
+
+// TestTSan: what glibc does at the end of threads is no race, and what is one still is.
+func TestTSan(t *testing.T) {
+	const flag = "-fsanitize=thread"
+	if testing.Short() {
+		t.Skip("-short: sanitizer builds take a while")
+	}
+	if !haveSanitizer(t, flag) {
+		t.Skipf("gcc cannot link with %s; install the sanitizer runtimes", flag)
+	}
+	dir := filepath.Join(t.TempDir(), "with a blank")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("TMPDIR", dir)
+	lib, bin := filepath.Join(dir, "stacks.so"), filepath.Join(dir, "stacks")
+	compile(t, lib, flag, "-shared", "-fPIC", "-DLIBRARY", "testdata/stacks.c")
+	compile(t, bin, flag, "testdata/stacks.c", "-ldl", "-pthread")
+	for _, c := range []struct {
+		name string
+		args []string
+		want int
+	}{
+		{"no race", []string{lib}, 0},
+		{"a race", []string{lib, "race"}, 66},
+	} {
+		cmd := exec.Command(bin, c.args...)
+		cmd.Env = append(os.Environ(), TSan(t, "exitcode=66"))
+		out, _ := cmd.CombinedOutput() // the exit code says how it ended
+		if got := cmd.ProcessState.ExitCode(); got != c.want {
+			t.Errorf("%s: exit code %d, want %d:\n%s", c.name, got, c.want, out)
+		}
 	}
 }
 

@@ -22,7 +22,7 @@ func TestSanitized(t *testing.T) {
 		name, flag, env string
 		what            []string
 	}{
-		{name: "thread", flag: "-fsanitize=thread", env: "TSAN_OPTIONS=exitcode=66", what: []string{"storm", "all"}},
+		{name: "thread", flag: "-fsanitize=thread", env: testdriver.TSan(t, "exitcode=66"), what: []string{"storm", "all"}},
 		{name: "address", flag: "-fsanitize=address,undefined", env: "ASAN_OPTIONS=detect_leaks=0", what: []string{"storm", "all", "forks"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
