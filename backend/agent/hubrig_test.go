@@ -2,7 +2,6 @@ package agent
 
 import (
 	"bufio"
-	"bytes"
 	"fmt"
 	"io"
 	"os"
@@ -10,7 +9,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -34,28 +32,22 @@ type hubRig struct {
 	cmd  *exec.Cmd
 	in   io.WriteCloser
 	out  *bufio.Reader
-	said *lockedBuffer
+	said said
 	read *spanring.Reader
 	all  []spanring.Entry
 	gone bool
 }
 
-// lockedBuffer can be read while the process still writes to it.
-type lockedBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
+// said is a file that a process writes its standard error to. What it wrote before it
+// answered is there when the answer is; through a pipe it may come later.
+type said struct{ path string }
 
-func (b *lockedBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.Write(p)
-}
-
-func (b *lockedBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.String()
+func (s said) String() string {
+	b, err := os.ReadFile(s.path)
+	if err != nil {
+		return err.Error()
+	}
+	return string(b)
 }
 
 // complaints are what the process said, but for a calibration on a machine that was
@@ -92,10 +84,15 @@ func newHubRig(t *testing.T, o hubOptions) *hubRig {
 	if err := os.Chmod(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	e := &hubRig{t: t, said: new(lockedBuffer), cmd: exec.Command(program)}
+	e := &hubRig{t: t, said: said{filepath.Join(t.TempDir(), "stderr")}, cmd: exec.Command(program)}
 	e.cmd.Env = append(os.Environ(), "LANETRACE_DIR="+dir, "LANETRACE_LEVEL="+o.level)
 	e.cmd.Env = append(e.cmd.Env, o.env...)
-	e.cmd.Stderr = e.said
+	stderr, err := os.Create(e.said.path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stderr.Close()
+	e.cmd.Stderr = stderr
 	in, err := e.cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
