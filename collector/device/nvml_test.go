@@ -4,7 +4,6 @@ package device
 
 import (
 	"bytes"
-	"context"
 	"encoding/binary"
 	"errors"
 	"log/slog"
@@ -245,19 +244,9 @@ func TestOneOfTwoFails(t *testing.T) {
 			}
 			return nvml.Utilization{Gpu: 97, Memory: 55}, nvml.SUCCESS
 		}
-		rs := NewReadings(ReadingsOptions{NowMonoNS: func() int64 { return 1 + int64(time.Since(began)) }})
-		s, err := newSampler(Options{Found: rs.Found, Taps: []collector.DeviceTap{rs}, NowMonoNS: rs.o.NowMonoNS}, func(log *slog.Logger) ([]gpu, func(), error) {
+		rs := runOpened(t, Options{}, func(log *slog.Logger) ([]gpu, func(), error) {
 			return openLibrary(library(nil, first, second), log)
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan struct{})
-		go func() {
-			defer close(done)
-			s.Run(ctx)
-		}()
 		lostReadings := failures{collector.QueryEnergy: 10, collector.QueryMemory: 10}
 		for _, c := range []struct {
 			at     time.Duration
@@ -296,8 +285,6 @@ func TestOneOfTwoFails(t *testing.T) {
 			}
 		}
 		close(hang)
-		cancel()
-		<-done
 	})
 }
 

@@ -69,11 +69,20 @@ func (r *rig) DeviceReading(d *collector.Device, entries []spanring.Words) {
 // run runs a sampler of g until the test's bubble is left.
 func run(t *testing.T, o Options, g gpu) *rig {
 	t.Helper()
+	return runOpened(t, o, func(*slog.Logger) ([]gpu, func(), error) { return []gpu{g}, func() {}, nil })
+}
+
+// runOpened is run with what open finds.
+func runOpened(t *testing.T, o Options, open func(*slog.Logger) ([]gpu, func(), error)) *rig {
+	t.Helper()
 	closed, began := false, time.Now()
 	o.NowMonoNS = func() int64 { return 1 + int64(time.Since(began)) }
 	r := &rig{Readings: NewReadings(ReadingsOptions{NowMonoNS: o.NowMonoNS})}
 	o.Found, o.Taps = r.Found, []collector.DeviceTap{r.Readings, r}
-	s, err := newSampler(o, func(*slog.Logger) ([]gpu, func(), error) { return []gpu{g}, func() { closed = true }, nil })
+	s, err := newSampler(o, func(log *slog.Logger) ([]gpu, func(), error) {
+		gpus, shut, err := open(log)
+		return gpus, func() { closed = true; shut() }, err
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
